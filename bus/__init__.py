@@ -1,0 +1,12 @@
+"""The event bus: the defined sequence, its commits, and observers of them."""
+
+from .bus import EventBus as EventBus
+from .log import EventLog as EventLog, Observer as Observer
+from .publisher import (
+    Draft as Draft,
+    Participant as Participant,
+    Publisher as Publisher,
+    Turn as Turn,
+    Worker as Worker,
+)
+from .sequencer import Role as Role, Sequencer as Sequencer, Verdict as Verdict

@@ -1,0 +1,245 @@
+"""The committed log of a run and the observers that read it at their own pace (C8)."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, Self
+from weakref import ref
+
+import anyio
+from anyio.lowlevel import EventLoopToken, checkpoint, current_token
+
+from railbus.schemas.errors import ArgumentError
+from railbus.schemas.events import Committed, Event, Gap
+from railbus.schemas.hooks import Hook
+
+RING_EVENTS = 4096
+RING_BYTES = 64 * 2**20
+
+
+class Window:
+    """The newest events, bounded in number and in snapshot bytes; the oldest make room."""
+
+    def __init__(self, events: int, size: int) -> None:
+        if events < 1 or size < 1:
+            raise ArgumentError(f"a buffer holds at least 1 event and 1 byte, got {events}, {size}")
+        self.entries: deque[Committed] = deque()
+        self._events, self._size, self._used = events, size, 0
+
+    def push(self, entry: Committed) -> list[Committed]:
+        """Take in `entry`; returns what had to leave for it, oldest first."""
+        self.entries.append(entry)
+        self._used += len(entry.event.snapshot)
+        left = []
+        while len(self.entries) > self._events or (
+            self._used > self._size and len(self.entries) > 1
+        ):
+            left.append(self.pop())
+        return left
+
+    def pop(self) -> Committed:
+        """Remove and return the oldest entry."""
+        entry = self.entries.popleft()
+        self._used -= len(entry.event.snapshot)
+        return entry
+
+
+def _hooks(wanted: Collection[Hook | str] | None) -> frozenset[Hook]:
+    if isinstance(wanted, str):
+        raise ArgumentError(f"hooks must be a collection of hooks, got the str {wanted!r}")
+    try:
+        return frozenset(Hook(hook) for hook in (Hook if wanted is None else wanted))
+    except ValueError as error:
+        known = ", ".join(hook.value for hook in Hook)
+        raise ArgumentError(f"{error}; the hooks are {known}") from error
+
+
+class Observer:
+    """Committed events in order, through a buffer of its own; iterate with `for` or `async for`.
+
+    Yields `Event`s, and a `Gap` in the place of events that were lost. It never slows the run:
+    when its buffer is full the oldest events make room. The iteration ends with the run, after
+    what is buffered. Dropping or closing it detaches it.
+    """
+
+    def __init__(
+        self,
+        hooks: Collection[Hook | str] | None = None,
+        every: int = 1,
+        *,
+        run_id: str | None = None,
+        buffer: int = RING_EVENTS,
+        buffer_bytes: int = RING_BYTES,
+    ) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ArgumentError(f"every must be an int of at least 1, got {every!r}")
+        self.run_id = run_id
+        self._hooks = _hooks(hooks)
+        self._every = every
+        self._window = Window(buffer, buffer_bytes)
+        self._gaps: dict[str, Gap] = {}
+        self._ended = False
+        self._wake: Callable[[], object] | None = None
+        self._lock = threading.Lock()
+
+    def wants(self, hook: Hook, ordinal: int) -> bool:
+        """Whether it takes the `ordinal`-th event of `hook`; `every` thins out step hooks only."""
+        return hook in self._hooks and (ordinal % self._every == 0 or not hook.is_step)
+
+    def offer(self, entry: Committed) -> None:
+        """A wanted event was committed; called by the log, from any thread."""
+        with self._lock:
+            for lost in self._window.push(entry):
+                self._lose(lost.event.run_id, lost.event.seq, lost.event.seq, "slow")
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def miss(self, run_id: str, first: int, last: int) -> None:
+        """Events from before it attached are no longer in the ring."""
+        with self._lock:
+            self._lose(run_id, first, last, "retention")
+
+    def close(self) -> None:
+        """Take no more events; what is buffered can still be read."""
+        with self._lock:
+            self._ended = True
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more events."""
+        return self._ended
+
+    def _lose(self, run_id: str, first: int, last: int, reason: str) -> None:
+        before = self._gaps.get(run_id)
+        if before is not None:
+            first, reason = before.first, before.reason
+        self._gaps[run_id] = Gap(run_id=run_id, first=first, last=last, reason=reason)
+
+    def _take(self, wake: Callable[[], object]) -> Event | Gap | None:
+        """The next item; None when there is none yet (`wake` is called once there may be)."""
+        with self._lock:
+            if self._gaps:
+                return self._gaps.pop(next(iter(self._gaps)))
+            if self._window.entries:
+                return self._window.pop().event
+            if self._ended:
+                raise StopIteration
+            self._wake = wake
+            return None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event | Gap:
+        arrived = threading.Event()
+        while (item := self._take(arrived.set)) is None:
+            arrived.wait()
+            arrived.clear()
+        return item
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event | Gap:
+        await checkpoint()
+        while True:
+            arrived = anyio.Event()
+            try:
+                item = self._take(partial(self._ring, current_token(), arrived))
+            except StopIteration:
+                raise StopAsyncIteration from None
+            if item is not None:
+                return item
+            await arrived.wait()
+
+    def _ring(self, token: EventLoopToken, arrived: anyio.Event) -> None:
+        """Set `arrived` in its own loop without waiting for that loop."""
+        loop: Any = token.native_token
+        soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        try:
+            soon(arrived.set)
+        except RuntimeError:  # that loop has ended, and its observer with it
+            self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class EventLog:
+    """The committed events of one run: the newest in a ring, all of them to the observers."""
+
+    def __init__(self, run_id: str, events: int = RING_EVENTS, size: int = RING_BYTES) -> None:
+        self.run_id = run_id
+        self.ended = False
+        self._ring = Window(events, size)
+        self._ordinals: Counter[Hook] = Counter()
+        self._observers: tuple[ref[Observer], ...] = ()
+        self._lock = threading.Lock()
+
+    def append(self, entry: Committed) -> None:
+        """`entry` was committed; observers that want it get it."""
+        hook = entry.event.hook
+        with self._lock:
+            self._ring.push(entry)
+            self._ordinals[hook] = ordinal = self._ordinals[hook] + 1
+            observers = self._observers
+        for reference in observers:
+            observer = reference()
+            if observer is None or observer.closed:
+                self._detach(reference)
+            elif observer.wants(hook, ordinal):
+                observer.offer(entry)
+
+    def attach(self, observer: Observer, since: int | None) -> None:
+        """Feed `observer` from event `since` on, out of the ring as far as it holds them."""
+        with self._lock:
+            if since is not None:
+                self._backfill(observer, since)
+            if not self.ended:
+                self._observers += (ref(observer),)
+            elif observer.run_id == self.run_id:
+                observer.close()
+
+    def close(self) -> None:
+        """The run has ended; no event follows."""
+        with self._lock:
+            self.ended = True
+            observers, self._observers = self._observers, ()
+        for reference in observers:
+            observer = reference()
+            if observer is not None and observer.run_id == self.run_id:
+                observer.close()
+
+    def entries(self) -> list[Committed]:
+        """What the ring holds, oldest first."""
+        with self._lock:
+            return list(self._ring.entries)
+
+    def _backfill(self, observer: Observer, since: int) -> None:
+        entries = self._ring.entries
+        if entries and entries[0].event.seq > since:
+            observer.miss(self.run_id, since, entries[0].event.seq - 1)
+        ordinals = self._ordinals - Counter(entry.event.hook for entry in entries)
+        for entry in entries:
+            hook = entry.event.hook
+            ordinals[hook] += 1
+            if entry.event.seq >= since and observer.wants(hook, ordinals[hook]):
+                observer.offer(entry)
+
+    def _detach(self, gone: ref[Observer]) -> None:
+        with self._lock:
+            self._observers = tuple(one for one in self._observers if one is not gone)

@@ -1,0 +1,202 @@
+"""A run's way onto the bus: publish, collect acks in the defined sequence, commit (C1-C4)."""
+
+import logging
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+
+from railbus.schemas.errors import DeadlineExceeded
+from railbus.schemas.events import Ack, Committed, Decision, Event
+from railbus.schemas.hooks import Hook
+from railbus.schemas.params import Ledger
+
+from .log import EventLog
+from .sequencer import Role, Sequencer
+
+logger = logging.getLogger(__name__)
+
+
+class Draft(NamedTuple):
+    """An event before it has its place in the run: what to change in `cb_params`, and when it was.
+
+    `time_ns` counts from the run's begin, None means now; `error` goes with `on_exception`.
+    """
+
+    hook: Hook
+    changes: Mapping[str, Any] = {}
+    drop: tuple[str, ...] = ()
+    time_ns: int | None = None
+    error: BaseException | None = None
+
+
+Drafts: TypeAlias = Generator[Draft, Decision, None]
+Walk: TypeAlias = Generator["Turn", Ack | None, None]
+
+
+class Participant(Protocol):
+    """A member of a run's callback list: what the bus needs to know of it."""
+
+    @property
+    def role(self) -> Role:
+        """Its name, hooks, policy and deadline."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception behind its last ack, if that ack says error."""
+
+    def worker(self, hook: Hook) -> "Worker":
+        """Who runs it at `hook`."""
+
+    def revoke(self) -> None:
+        """It missed its deadline: whatever it still does has no effect on the run."""
+
+
+class Turn(NamedTuple):
+    """A participant has to answer an event."""
+
+    participant: Participant
+    event: Event
+    error: BaseException | None
+
+    @property
+    def worker(self) -> "Worker":
+        """Who has to run it."""
+        return self.participant.worker(self.event.hook)
+
+
+class Worker(Protocol):
+    """Runs participants: a lane, the event loop, later a process or a remote slot."""
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Serve until closed, as a task of the run's group; `started()` once it can be driven."""
+
+    def drive(self, walk: Walk, turn: Turn) -> Turn | None:
+        """Answer `turn` and those after it as long as they are this worker's.
+
+        Called from the training thread, which waits. Each answer is sent to `walk`, which gives
+        the next turn; a missed deadline is answered with None. Returns the first turn of another
+        worker, or None at the walk's end.
+        """
+
+    def close(self) -> None:
+        """Let `run` return."""
+
+
+def resume(walk: Walk, ack: Ack | None) -> Turn | None:
+    """The walk's next turn after `ack`, or None at its end."""
+    try:
+        return walk.send(ack)
+    except StopIteration:
+        return None
+
+
+class Publisher:
+    """A run's way onto the bus; used from the thread that trains.
+
+    Args:
+        log: where commits go.
+        participants: the callback list.
+        ledger: the run's `cb_params`.
+        incarnation: counts the processes that carried the run on.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        participants: Sequence[Participant],
+        ledger: Ledger,
+        incarnation: int = 0,
+    ) -> None:
+        self.ledger = ledger
+        self.sequencer = Sequencer(log.run_id, [member.role for member in participants])
+        self._log = log
+        self._participants = tuple(participants)
+        self._incarnation = incarnation
+        self._begin_wall_ns = time.time_ns()
+        self._begin_ns = time.perf_counter_ns()
+        self._last_ns = 0
+
+    def publish(self, drafts: Drafts) -> None:
+        """Publish and commit events one by one until `drafts` ends; each is sent its decision.
+
+        The events travel as one burst: as long as neighbouring turns belong to one worker they
+        cost one hop in all. What `drafts` does not yield, nobody has seen.
+
+        Raises:
+            BaseException: what a participant with policy `raise` raised; its event is withdrawn.
+            DeadlineExceeded: a participant with policy `raise` missed its deadline.
+        """
+        walk = self._walk(drafts)
+        try:
+            turn = resume(walk, None)
+            while turn is not None:
+                turn = turn.worker.drive(walk, turn)
+        finally:
+            walk.close()
+            if self.sequencer.event is not None:
+                self.sequencer.withdraw()
+
+    def _walk(self, drafts: Drafts) -> Walk:
+        sequencer = self.sequencer
+        draft = next(drafts, None)
+        while draft is not None:
+            event = self._event(draft)
+            sequencer.open(event, time.monotonic())
+            while (k := sequencer.turn) is not None:
+                ack = yield Turn(self._participants[k], event, draft.error)
+                if ack is None:
+                    self._expire(k)
+                else:
+                    sequencer.ack(k, ack, time.monotonic())
+            if sequencer.failure is not None:
+                raise self._failure(event)
+            decision = sequencer.commit()
+            self._log.append(Committed(event, decision))
+            try:
+                draft = drafts.send(decision)
+            except StopIteration:
+                return
+
+    def _event(self, draft: Draft) -> Event:
+        self.ledger.publish(draft.changes, draft.drop)
+        now = draft.time_ns
+        if now is None:
+            now = time.perf_counter_ns() - self._begin_ns
+        self._last_ns = now = max(now, self._last_ns)
+        return Event(
+            run_id=self._log.run_id,
+            incarnation=self._incarnation,
+            seq=self.sequencer.seq,
+            hook=draft.hook,
+            time_ns=now,
+            wall_ns=self._begin_wall_ns + now,
+            snapshot=self.ledger.snapshot(),
+        )
+
+    def _expire(self, k: int) -> None:
+        participant = self._participants[k]
+        participant.revoke()
+        self.ledger.renew()
+        self.sequencer.expire(time.monotonic())
+        logger.error(
+            "%s did not ack %s within %s s and is detached",
+            participant.role.name,
+            self.sequencer.event,
+            participant.role.deadline,
+        )
+
+    def _failure(self, event: Event) -> BaseException:
+        assert self.sequencer.failure is not None
+        role, text = self.sequencer.failure
+        error = next(one.error for one in self._participants if one.role is role)
+        if error is None:
+            error = DeadlineExceeded(
+                f"{text}; give it a longer deadline, or on_error='detach' to go on without it",
+                run_id=event.run_id,
+                event=str(event),
+                subscriber=role.name,
+            )
+        return error

@@ -1,0 +1,102 @@
+"""What travels between a run and its subscribers: events, acks, decisions, gaps."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from .codec import unpack
+from .hooks import Hook, Mode
+from .params import Snapshot
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One occurrence of a hook; `(run_id, incarnation, seq)` names it for ever.
+
+    `seq` starts at 0 and has no gaps in the committed log. `time_ns` counts nanoseconds since the
+    run's begin and never goes back; `wall_ns` is its calendar twin (Unix time of the run's begin
+    plus `time_ns`, so a clock that is set during a run does not disturb it).
+    """
+
+    run_id: str
+    incarnation: int
+    seq: int
+    hook: Hook
+    time_ns: int
+    wall_ns: int
+    snapshot: bytes
+
+    @property
+    def cb_params(self) -> Snapshot:
+        """The snapshot, decoded anew at each access; attribute access as in a callback."""
+        params = unpack(self.snapshot)
+        return Snapshot(params)  # type: ignore[call-overload]  # a packed snapshot is a map
+
+    def __str__(self) -> str:
+        return f"{self.hook.value} #{self.seq}"
+
+
+class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish to end the run, or only the validation (`scope="eval"`): who, at which event, why."""
+
+    by: str
+    at: int
+    reason: str
+    scope: Mode
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """A participant's answer to one event: ok, or with a stop, a patch, or an error.
+
+    `patch` maps a key of `cb_params` to its new packed value, or to None where it was removed.
+    `error` is the exception as text, `"ValueError: bad luck"`. The hook is part of the name of the
+    answered event: an event that failed is withdrawn, and `on_exception` then takes its `seq`.
+    """
+
+    run_id: str
+    seq: int
+    hook: Hook
+    by: str
+    stop: StopRequest | None = None
+    patch: Mapping[str, bytes | None] | None = None
+    error: str | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the acks of one event amount to; all parts keep the order of the callback list."""
+
+    run_id: str
+    seq: int
+    hook: Hook
+    stops: tuple[StopRequest, ...] = ()
+    patches: tuple[tuple[str, Mapping[str, bytes | None]], ...] = ()
+    detached: tuple[str, ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it neither stops nor patches anything."""
+        return not (self.stops or self.patches)
+
+    def stop(self, mode: Mode) -> StopRequest | None:
+        """The first request that ends a loop of `mode`; `scope="train"` ends a validation too."""
+        scopes = ("train",) if mode == "train" else ("train", "eval")
+        return next((request for request in self.stops if request.scope in scopes), None)
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Committed events that an observer will not get: `first` to `last`, both counted in (C8).
+
+    `reason` is `"slow"` (the observer's buffer was full) or `"retention"` (the ring had dropped
+    them before the observer came).
+    """
+
+    run_id: str
+    first: int
+    last: int
+    reason: str
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """One entry of a run's committed log: an event and what its acks amounted to."""
+
+    event: Event
+    decision: Decision

@@ -1,0 +1,191 @@
+"""The sequence of a run: which hook follows which, and what a stop does to it (C3, C4).
+
+`lifecycle(plan)` is one generator, free of JAX, I/O and clocks. It yields either
+
+- `Fire(hook, changes, drop)`, the next event, and is sent the event's `Decision`, or
+- a `Need` that only its driver can meet, and is sent the answer.
+
+Its driver is the trainer, a synthetic stream, or `verify`, which checks a recorded one.
+"""
+
+from collections.abc import Generator, Iterable
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from .errors import RailbusError
+from .events import Committed, Decision, StopRequest
+from .hooks import Hook, Mode
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of a run, known before it begins.
+
+    `epochs` is the number of the last epoch; the first is `initial_epoch + 1`. `batch_num` and
+    `valid_batch_num` are batches per epoch, None where the dataset does not tell.
+    `valid_frequency` validates every n epochs or at the epochs listed; None never does.
+    """
+
+    mode: Mode
+    epochs: int = 1
+    initial_epoch: int = 0
+    batch_num: int | None = None
+    valid_batch_num: int | None = None
+    valid_frequency: int | tuple[int, ...] | None = None
+
+    def validates(self, epoch: int) -> bool:
+        """Whether the validation of `fit` is due at the end of `epoch`."""
+        if isinstance(self.valid_frequency, int):
+            return epoch % self.valid_frequency == 0
+        return epoch in (self.valid_frequency or ())
+
+    def ends_with(self, hook: Hook) -> bool:
+        """Whether `hook` is the terminal event of such a run (C4)."""
+        return hook in (Hook.TRAIN_END if self.mode == "train" else Hook.EVAL_END, Hook.EXCEPTION)
+
+
+class Fire(NamedTuple):
+    """The next event: `changes` go into `cb_params` before it, the keys in `drop` leave it."""
+
+    hook: Hook
+    changes: dict[str, Any]
+    drop: tuple[str, ...] = ()
+
+
+class Need(Enum):
+    """What the driver is asked for, in the mode of the last event."""
+
+    BATCH = "is there another batch in this epoch?"
+    STEP = "compute the step of the batch"
+    METRICS = "compute the metrics of this evaluation"
+
+
+Moments: TypeAlias = Generator[Fire | Need, Any, None]
+RESULTS = ("metrics", "eval_results")
+
+
+def lifecycle(plan: Plan) -> Moments:
+    """The run that `plan` describes, as events and needs (DESIGN section 3)."""
+    stops = _Stops()
+    if plan.mode == "train":
+        yield from _training(plan, stops)
+    else:
+        yield from _evaluation(plan, stops, alone=True)
+
+
+def ending(stop: StopRequest | None) -> dict[str, str]:
+    """What a terminal event says about how its run ended."""
+    if stop is None:
+        return {"status": "completed"}
+    return {"status": "stopped", "stop_reason": stop.reason, "stop_by": stop.by}
+
+
+class _Stops:
+    """The first stop heard in training, and in the evaluation under way."""
+
+    def __init__(self) -> None:
+        self.train: StopRequest | None = None
+        self.eval: StopRequest | None = None
+
+    def hear(self, decision: Decision) -> None:
+        self.train = self.train or decision.stop("train")
+        self.eval = self.eval or decision.stop("eval")
+
+    def asked(self, mode: Mode) -> bool:
+        return (self.train if mode == "train" else self.eval) is not None
+
+
+def _training(plan: Plan, stops: _Stops) -> Moments:
+    step, batch_num = 0, plan.batch_num
+    drop: tuple[str, ...] = ()
+    counters = {"mode": "train", "cur_step_num": 0, "cur_batch_num": 0, "batch_num": batch_num}
+    stops.hear((yield Fire(Hook.TRAIN_BEGIN, counters)))
+    for epoch in range(plan.initial_epoch + 1, plan.epochs + 1):
+        if stops.asked("train"):
+            break
+        begin = {"cur_epoch_num": epoch, "cur_batch_num": 0}
+        stops.hear((yield Fire(Hook.TRAIN_EPOCH_BEGIN, begin, drop)))
+        batches = yield from _steps(Hook.TRAIN_STEP_BEGIN, Hook.TRAIN_STEP_END, step, stops)
+        step += batches
+        if batch_num is None and not stops.asked("train"):
+            batch_num = batches
+        if plan.validates(epoch):
+            yield from _evaluation(plan, stops, alone=False)
+        back = {"mode": "train", "cur_step_num": step, "cur_batch_num": batches}
+        stops.hear((yield Fire(Hook.TRAIN_EPOCH_END, back | {"batch_num": batch_num})))
+        drop = RESULTS if plan.validates(epoch) else ()
+    yield Fire(Hook.TRAIN_END, ending(stops.train), drop)
+
+
+def _evaluation(plan: Plan, stops: _Stops, *, alone: bool) -> Moments:
+    stops.eval = None
+    counters = {"mode": "eval", "cur_step_num": 0, "cur_batch_num": 0}
+    stops.hear((yield Fire(Hook.EVAL_BEGIN, counters | {"batch_num": plan.valid_batch_num})))
+    stops.hear((yield Fire(Hook.EVAL_EPOCH_BEGIN, {})))
+    yield from _steps(Hook.EVAL_STEP_BEGIN, Hook.EVAL_STEP_END, 0, stops)
+    stops.hear((yield Fire(Hook.EVAL_EPOCH_END, {})))
+    yield Need.METRICS
+    stops.hear((yield Fire(Hook.EVAL_END, ending(stops.eval) if alone else {})))
+
+
+def _steps(begin: Hook, end: Hook, before: int, stops: _Stops) -> Generator[Fire | Need, Any, int]:
+    """The steps of one epoch, numbered on from `before`; returns how many there were."""
+    count = 0
+    mode: Mode = "train" if begin is Hook.TRAIN_STEP_BEGIN else "eval"
+    while not stops.asked(mode) and (yield Need.BATCH):
+        count += 1
+        stops.hear(
+            (yield Fire(begin, {"cur_step_num": before + count, "cur_batch_num": count}))
+        )
+        yield Need.STEP
+        stops.hear((yield Fire(end, {})))
+    return count
+
+
+class SequenceError(RailbusError, ValueError):
+    """Raised when a stream of committed events is not one that its plan allows."""
+
+
+def verify(plan: Plan, log: Iterable[Committed]) -> None:
+    """Check a whole committed stream against the lifecycle, decisions and counters included.
+
+    Raises:
+        SequenceError: naming the first event that is out of place, and what was expected.
+    """
+    moments = lifecycle(plan)
+    upcoming = iter(log)
+    entry = next(upcoming, None)
+    answer: Any = None
+    seq = 0
+    while (moment := _advance(moments, answer)) is not None:
+        if entry is not None and entry.event.hook is Hook.EXCEPTION:
+            entry = _expect(Fire(Hook.EXCEPTION, {}), entry, seq) and next(upcoming, None)
+            break
+        if isinstance(moment, Need):
+            answer = entry is not None and entry.event.hook.is_step
+            continue
+        answer = _expect(moment, entry, seq)
+        entry, seq = next(upcoming, None), seq + 1
+    if entry is not None:
+        raise SequenceError(f"expected the end of the stream, got {entry.event}")
+
+
+def _advance(moments: Moments, answer: Any) -> Fire | Need | None:
+    try:
+        return moments.send(answer)
+    except StopIteration:
+        return None
+
+
+def _expect(moment: Fire, entry: Committed | None, seq: int) -> Decision:
+    wanted = f"{moment.hook.value} #{seq}"
+    if entry is None:
+        raise SequenceError(f"expected {wanted}, got the end of the stream")
+    if (entry.event.hook, entry.event.seq) != (moment.hook, seq):
+        raise SequenceError(f"expected {wanted}, got {entry.event}")
+    shown = entry.event.cb_params
+    for key, value in moment.changes.items():
+        if shown.get(key) != value:
+            raise SequenceError(f"expected {key} = {value!r} at {wanted}, got {shown.get(key)!r}")
+    return entry.decision

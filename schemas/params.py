@@ -1,0 +1,254 @@
+"""`cb_params`: what a callback reads and writes, and the ledger that turns writes into patches (C2)."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn, Self
+
+from .codec import MAX_SNAPSHOT, Reference, join, pack, unpack
+from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
+from .frozen import FrozenDict
+
+# What the run itself publishes (MindSpore's names; `cur_batch_num` counts within the epoch).
+FACTS = frozenset(
+    """
+    run_id mode epoch_num batch_num cur_epoch_num cur_step_num cur_batch_num net_outputs metrics
+    eval_results network loss_fn optimizer eval_network train_dataset valid_dataset
+    train_dataset_element eval_dataset_element parallel_mode device_number list_callback
+    dataset_sink_mode status stop_reason stop_by
+    """.split()
+)
+# Names that only make sense when the compiled step reads them.
+HYPERPARAMS = frozenset("learning_rate momentum weight_decay b1 b2 eps train_network".split())
+
+Write = Callable[[Any], Any]
+Patch = dict[str, bytes | None]
+
+
+class Live(NamedTuple):
+    """A value that callbacks in this process get as it is, and a snapshot holds in `packed` form."""
+
+    value: Any
+    packed: bytes
+
+    @classmethod
+    def of(cls, value: Any, reference: Reference) -> Self:
+        """`value`, which snapshots refer to."""
+        return cls(value, pack(reference))
+
+
+class _Attributes(dict[str, Any]):
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            pass
+        near = difflib.get_close_matches(name, self, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"it has {sorted(self)}"
+        raise ParamError(f"cb_params has no {name!r} at this point; {hint}")
+
+
+class Snapshot(FrozenDict, _Attributes):
+    """A decoded snapshot: `cb_params` as it was at one event, with attribute access, read-only."""
+
+    __slots__ = ()
+
+
+class CallbackParams(_Attributes):
+    """The `cb_params` of a run: a dict with attribute access, named as MindSpore names it.
+
+    Reading an absent name raises `AttributeError` that lists near names. What callbacks add is
+    packed at the assignment, must be something msgpack carries, and stays for the rest of the run;
+    lists and dicts come back frozen, so that every change is an assignment. Counters, outputs and
+    facts of the run are read-only. `learning_rate`, other injected hyperparameters and
+    `train_network` are traced: assigning one takes effect with the next step that is computed.
+
+    Raises:
+        ReadOnlyParam: at an assignment to a fact of the run, or outside a hook.
+        NotTraced: at an assignment to a hyperparameter that the optimizer does not inject.
+        SnapshotError: at an assignment of what msgpack cannot carry; names key and type.
+    """
+
+    __slots__ = ("_ledger",)
+    _ledger: "Ledger | None"
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._writable().write(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._writable().remove(key)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self:
+            raise ParamError(f"cb_params has no {name!r} to delete")
+        del self[name]
+
+    def update(self, *others: Any, **values: Any) -> None:
+        """Assign every item, as `dict.update` does."""
+        for key, value in dict(*others, **values).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # narrower than dict's
+        self.update(other)
+        return self
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, assigned first where it is absent."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove `key` and return its value, or `default` where it is absent."""
+        if key not in self and default:
+            return default[0]
+        value = self[key]
+        del self[key]
+        return value
+
+    def popitem(self) -> NoReturn:
+        """Refused: which item goes would be chance."""
+        raise ReadOnlyParam("cb_params cannot drop an item by chance; use `del cb_params.name`")
+
+    def clear(self) -> NoReturn:
+        """Refused: the run's own values live here."""
+        raise ReadOnlyParam("cb_params cannot be cleared; delete your own keys one by one")
+
+    def _writable(self) -> "Ledger":
+        ledger = self._ledger
+        if ledger is None or not ledger.writing:
+            raise ReadOnlyParam("cb_params can be written only inside a hook, while it runs")
+        return ledger
+
+
+_ABSENT = object()
+
+
+class Ledger:
+    """Keeps `cb_params` for one run: the loop publishes, participants write, both are packed once.
+
+    Args:
+        traced: names whose assignment changes the computation, each with a function that checks
+            the value and returns what to keep (a plain value or `Live`).
+    """
+
+    def __init__(self, traced: Mapping[str, Write] | None = None) -> None:
+        self.traced = dict(traced or {})
+        self.writing = False
+        self._packed: dict[str, bytes] = {}
+        self._size = 0
+        self._snapshot: bytes | None = None
+        self._patch: Patch = {}
+        self._undo: dict[str, tuple[Any, bytes | None]] = {}
+        self.params = self._facade({})
+
+    def publish(self, changes: Mapping[str, Any], drop: Iterable[str] = ()) -> None:
+        """What the run itself changes before an event."""
+        for key, value in changes.items():
+            if type(value) is Live:
+                self._store(key, value.value, value.packed)
+            else:
+                self._store(key, value, pack(value, key))
+        for key in drop:
+            self._store(key, _ABSENT, None)
+
+    def snapshot(self) -> bytes:
+        """`cb_params` as msgpack bytes; the same bytes until something changes."""
+        if self._snapshot is None:
+            self._snapshot = join(self._packed)
+        return self._snapshot
+
+    def open(self) -> None:
+        """A participant's hook begins: from here on writes belong to it."""
+        self._patch, self._undo = {}, {}
+        self.writing = True
+
+    def close(self) -> Patch | None:
+        """The hook has returned: what it wrote, or None where it wrote nothing."""
+        self.writing = False
+        return self._patch or None
+
+    def revert(self) -> None:
+        """The hook has failed: what it wrote never happened."""
+        self.writing = False
+        for key, (value, packed) in self._undo.items():
+            self._store(key, value, packed)
+        self._patch = {}
+
+    def renew(self) -> None:
+        """Cut off whoever still holds the present `params`; the run goes on with a copy."""
+        self.revert()
+        object.__setattr__(self.params, "_ledger", None)
+        self.params = self._facade(self.params)
+
+    def write(self, key: str, value: Any) -> None:
+        """A participant assigns `key`."""
+        if key in self.traced:
+            kept = self.traced[key](value)
+        else:
+            self._check(key)
+            kept = value
+        if type(kept) is not Live:
+            packed = pack(kept, key)
+            kept = Live(unpack(packed), packed)
+        size = self._size + len(kept.packed) - len(self._packed.get(key, b""))
+        if size > MAX_SNAPSHOT:
+            raise SnapshotError(
+                f"cb_params key {key!r}: a snapshot would grow to {size} bytes, at most "
+                f"{MAX_SNAPSHOT} fit; keep large data in the callback or in a file"
+            )
+        self._remember(key)
+        self._store(key, kept.value, kept.packed)
+        self._patch[key] = kept.packed
+
+    def remove(self, key: str) -> None:
+        """A participant deletes `key`."""
+        if key in self.traced:
+            raise ReadOnlyParam(f"cb_params.{key} belongs to the computation, it cannot be deleted")
+        self._check(key)
+        self._remember(key)
+        self._store(key, _ABSENT, None)
+        self._patch[key] = None
+
+    def _check(self, key: str) -> None:
+        if not isinstance(key, str):
+            raise SnapshotError(f"cb_params keys are str, got {type(key).__name__} {key!r}")
+        if key in HYPERPARAMS:
+            raise NotTraced(
+                f"cb_params.{key} is not read by the compiled step, so an assignment would have no "
+                f"effect; build the optimizer with optax.inject_hyperparams, for example "
+                f"optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)"
+            )
+        if key in FACTS:
+            raise ReadOnlyParam(
+                f"cb_params.{key} is the run's own and read-only; to end the run call "
+                f"run_context.request_stop()"
+            )
+
+    def _remember(self, key: str) -> None:
+        if key not in self._undo:
+            self._undo[key] = (self.params.get(key, _ABSENT), self._packed.get(key))
+
+    def _store(self, key: str, value: Any, packed: bytes | None) -> None:
+        old = self._packed.get(key)
+        if packed is None:
+            self._packed.pop(key, None)
+            dict.pop(self.params, key, None)
+        else:
+            self._packed[key] = packed
+            dict.__setitem__(self.params, key, value)
+        if packed != old:
+            self._size += len(packed or b"") - len(old or b"")
+            self._snapshot = None
+
+    def _facade(self, values: Mapping[str, Any]) -> CallbackParams:
+        params = CallbackParams(values)
+        object.__setattr__(params, "_ledger", self)
+        return params
+

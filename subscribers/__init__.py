@@ -1,0 +1,1 @@
+"""Callbacks and the workers that run them."""

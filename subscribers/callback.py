@@ -1,0 +1,160 @@
+"""`Callback`: what users subclass."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from railbus.bus.sequencer import Policy
+from railbus.schemas.errors import ArgumentError, CallbackTypeError
+from railbus.schemas.hooks import LEGACY, Hook
+
+from .context import RunContext
+
+
+class Callback:
+    """A participant of a run: override the hooks you need, each a `def` or an `async def`.
+
+    Plain hooks run one after another in a thread of the run, async ones on its event loop; return
+    values are ignored. A hook that is not overridden is not delivered and costs nothing. The
+    older names `begin, epoch_begin, step_begin, step_end, epoch_end, end` serve training and
+    evaluation alike; `train` and `eval` call them, `fit` refuses them, as in MindSpore.
+
+    A callback is entered once per run before its first event and exited after the last one.
+    `__enter__` may return another callback that takes its place.
+
+    Attributes:
+        on_error: what an exception in a hook, or a missed deadline, does: `"raise"` ends the run
+            with it, `"stop"` asks the run to stop, `"detach"` goes on without this callback.
+        deadline: seconds a hook may take before the run goes on without it; None waits (C7).
+    """
+
+    on_error: Policy = "raise"
+    deadline: float | None = None
+
+    def __enter__(self) -> "Callback":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return None
+
+    def on_train_begin(self, run_context: RunContext) -> Any:
+        """Once, before the first epoch."""
+        self.begin(run_context)
+
+    def on_train_epoch_begin(self, run_context: RunContext) -> Any:
+        """Before each epoch of training."""
+        self.epoch_begin(run_context)
+
+    def on_train_step_begin(self, run_context: RunContext) -> Any:
+        """Before each step; `cur_step_num` is already this step's."""
+        self.step_begin(run_context)
+
+    def on_train_step_end(self, run_context: RunContext) -> Any:
+        """After each step; `net_outputs` is this step's."""
+        self.step_end(run_context)
+
+    def on_train_epoch_end(self, run_context: RunContext) -> Any:
+        """After each epoch and its validation; `metrics` and `eval_results` are those just made."""
+        self.epoch_end(run_context)
+
+    def on_train_end(self, run_context: RunContext) -> Any:
+        """Once, at the end of a run that did not fail."""
+        self.end(run_context)
+
+    def on_eval_begin(self, run_context: RunContext) -> Any:
+        """Before each evaluation."""
+        self.begin(run_context)
+
+    def on_eval_epoch_begin(self, run_context: RunContext) -> Any:
+        """Before the one epoch of an evaluation."""
+        self.epoch_begin(run_context)
+
+    def on_eval_step_begin(self, run_context: RunContext) -> Any:
+        """Before each batch of an evaluation."""
+        self.step_begin(run_context)
+
+    def on_eval_step_end(self, run_context: RunContext) -> Any:
+        """After each batch of an evaluation; `net_outputs` is `(loss, outputs, labels)`."""
+        self.step_end(run_context)
+
+    def on_eval_epoch_end(self, run_context: RunContext) -> Any:
+        """After the last batch of an evaluation, before its metrics are computed."""
+        self.epoch_end(run_context)
+
+    def on_eval_end(self, run_context: RunContext) -> Any:
+        """After each evaluation; `metrics` are there."""
+        self.end(run_context)
+
+    def on_exception(self, run_context: RunContext, error: BaseException) -> Any:
+        """Once, when the run has failed with `error`, in place of `on_train_end`."""
+
+    def begin(self, run_context: RunContext) -> Any:
+        """MindSpore's older name of `on_train_begin` and `on_eval_begin`."""
+
+    def epoch_begin(self, run_context: RunContext) -> Any:
+        """MindSpore's older name of `on_train_epoch_begin` and `on_eval_epoch_begin`."""
+
+    def step_begin(self, run_context: RunContext) -> Any:
+        """MindSpore's older name of `on_train_step_begin` and `on_eval_step_begin`."""
+
+    def step_end(self, run_context: RunContext) -> Any:
+        """MindSpore's older name of `on_train_step_end` and `on_eval_step_end`."""
+
+    def epoch_end(self, run_context: RunContext) -> Any:
+        """MindSpore's older name of `on_train_epoch_end` and `on_eval_epoch_end`."""
+
+    def end(self, run_context: RunContext) -> Any:
+        """MindSpore's older name of `on_train_end` and `on_eval_end`."""
+
+
+def callback_list(callbacks: Any) -> list[Callback]:
+    """`callbacks` as given to a trainer (None, one, a list or a tuple of them) as a list.
+
+    Raises:
+        CallbackTypeError: naming the first element that is not a `Callback`.
+    """
+    if callbacks is None:
+        return []
+    given = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+    for place, one in enumerate(given):
+        if not isinstance(one, Callback):
+            what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
+            fix = "; make an instance of it" if isinstance(one, type) else ""
+            raise CallbackTypeError(f"callbacks[{place}] must be a Callback, got {what}{fix}")
+    return given
+
+
+def hooks_of(callback: Callback) -> frozenset[Hook]:
+    """The hooks that `callback` overrides, under their present or their older name."""
+    return frozenset(
+        hook
+        for hook in Hook
+        if _overrides(callback, hook.value)
+        or (hook.alias is not None and _overrides(callback, hook.alias))
+    )
+
+
+def refuse_legacy(callbacks: Sequence[Callback]) -> None:
+    """`fit` calls both kinds of hooks, so a name that serves both would be called twice.
+
+    Raises:
+        ArgumentError: naming the callback and its older hook names.
+    """
+    for one in callbacks:
+        old = [name for name in LEGACY if _overrides(one, name)]
+        if old:
+            new = [hook.value for hook in Hook if hook.alias in old]
+            raise ArgumentError(
+                f"{type(one).__name__} overrides {', '.join(old)}, which fit would call in "
+                f"training and in validation; rename to the ones meant: {', '.join(new)}"
+            )
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    method = getattr(callback, name)
+    return getattr(method, "__func__", method) is not getattr(Callback, name)

@@ -1,0 +1,99 @@
+"""`RunContext`: what a hook is called with."""
+
+from collections.abc import Callable
+
+from railbus.schemas.errors import ArgumentError, BusClosed
+from railbus.schemas.events import Event, StopRequest
+from railbus.schemas.hooks import Mode
+from railbus.schemas.params import CallbackParams, Ledger
+
+
+class RunContext:
+    """A callback's side of a run: the parameters, the clock, and the way to ask for a stop."""
+
+    def __init__(self, ledger: Ledger, stop_requested: Callable[[Mode], bool], by: str) -> None:
+        self._ledger: Ledger | None = ledger
+        self._params = ledger.params
+        self._stop_requested = stop_requested
+        self._by = by
+        self._event: Event | None = None
+        self._stop: StopRequest | None = None
+
+    def original_args(self) -> CallbackParams:
+        """The run's `cb_params` (MindSpore's name)."""
+        return self._params if self._ledger is None else self._ledger.params
+
+    def request_stop(self, reason: str | None = None, scope: Mode | None = None) -> None:
+        """Ask the run to stop; part of this event's ack, never lost and never taken back (C3).
+
+        Args:
+            reason: shown in the result, default "asked in <hook>".
+            scope: default is the current mode: in a validation only that is cut short. "train"
+                in a validation cuts it and stops training too.
+
+        Raises:
+            ArgumentError: for another scope, or "eval" while nothing is evaluated.
+            BusClosed: outside a hook; a run is stopped from outside with `run.request_stop`.
+        """
+        event = self._event
+        if event is None:
+            raise BusClosed(
+                "request_stop outside a hook; from elsewhere call request_stop of the run",
+                subscriber=self._by,
+            )
+        mode = self._mode(event)
+        wanted = mode if scope is None else scope
+        if wanted not in ("train", "eval"):
+            raise ArgumentError(f"scope must be 'train', 'eval' or None, got {scope!r}")
+        if wanted == "eval" and mode == "train":
+            raise ArgumentError("scope='eval' while training: there is no evaluation to stop")
+        if reason is None:
+            reason = f"asked in {event.hook.value}"
+        if not isinstance(reason, str):
+            raise ArgumentError(f"reason must be a str or None, got {type(reason).__name__}")
+        if self._stop is None or (self._stop.scope, wanted) == ("eval", "train"):
+            self._stop = StopRequest(by=self._by, at=event.seq, reason=reason, scope=wanted)
+
+    def get_stop_requested(self, scope: Mode | None = None) -> bool:
+        """Whether a stop of the current mode, or of `scope`, was asked so far, by anyone listed."""
+        mode = scope or (self._mode(self._event) if self._event is not None else "train")
+        own = self._stop is not None and self._stop.scope in ("train", mode)
+        return own or self._stop_requested(mode)
+
+    def now(self) -> float:
+        """The event's own time: seconds since the run's begin, recorded and replayable."""
+        return self.event.time_ns / 1e9
+
+    def wall_time(self) -> float:
+        """The event's calendar time in seconds (Unix), the twin of `now()`."""
+        return self.event.wall_ns / 1e9
+
+    @property
+    def event(self) -> Event:
+        """The event that is being handled.
+
+        Raises:
+            BusClosed: outside a hook.
+        """
+        if self._event is None:
+            raise BusClosed("a run context tells time only inside a hook", subscriber=self._by)
+        return self._event
+
+    def _mode(self, event: Event) -> Mode:
+        mode = event.hook.mode
+        if mode is None:
+            mode = "eval" if self.original_args().get("mode") == "eval" else "train"
+        return mode
+
+    def _open(self, event: Event) -> None:
+        """A hook begins."""
+        self._event, self._stop = event, None
+
+    def _close(self) -> StopRequest | None:
+        """The hook has returned: what it asked for."""
+        stop, self._event, self._stop = self._stop, None, None
+        return stop
+
+    def _revoke(self) -> None:
+        """The run has gone on without this callback: what it does from here has no effect."""
+        self._ledger = self._event = None

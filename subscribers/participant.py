@@ -1,0 +1,157 @@
+"""A callback of this process as a participant: it is called, and what it did becomes an ack."""
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from railbus.bus.publisher import Turn, Worker
+from railbus.bus.sequencer import POLICIES, Role
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.schemas.events import Ack
+from railbus.schemas.hooks import Hook, Mode
+from railbus.schemas.params import Ledger
+
+from .callback import Callback, hooks_of
+from .context import RunContext
+
+logger = logging.getLogger(__name__)
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """What one participant has cost so far; `seconds` is time spent in its hooks."""
+
+    events: int = 0
+    seconds: float = 0.0
+    errors: int = 0
+    stops: int = 0
+
+
+class CallbackParticipant:
+    """Runs one `Callback` in its place of the list.
+
+    Args:
+        name: unique within the run.
+        lane: runs its `def` hooks.
+        loop: runs its `async def` hooks.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: for a wrong `on_error` or `deadline` of the callback.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        callback: Callback,
+        ledger: Ledger,
+        stop_requested: Callable[[Mode], bool],
+        lane: Worker,
+        loop: Worker,
+    ) -> None:
+        self.callback = callback
+        self.role = _role(name, callback)
+        self.tally = Tally()
+        self.error: BaseException | None = None
+        self.revoked = False
+        self._ledger = ledger
+        self._context = RunContext(ledger, stop_requested, name)
+        self._methods = {hook: getattr(callback, hook.value) for hook in self.role.hooks}
+        self._workers = _workers(callback, self.role.hooks, lane, loop)
+        self._since = 0.0
+
+    def worker(self, hook: Hook) -> Worker:
+        """Who runs it at `hook`."""
+        return self._workers[hook]
+
+    def call(self, turn: Turn) -> BaseException | None:
+        """Run the hook that `turn` asks for; returns what it raised."""
+        try:
+            self._begin(turn)
+        except BaseException as error:
+            return error
+        return None
+
+    async def acall(self, turn: Turn, cancelled: type[BaseException]) -> BaseException | None:
+        """The same for an `async def` hook; a cancellation passes through."""
+        try:
+            await self._begin(turn)
+        except cancelled:
+            raise
+        except BaseException as error:
+            return error
+        return None
+
+    def ack(self, turn: Turn, error: BaseException | None) -> Ack:
+        """The answer, once the hook has returned or raised `error`."""
+        tally, event = self.tally, turn.event
+        tally.seconds += time.perf_counter() - self._since
+        tally.events += 1
+        stop = self._context._close()
+        self.error = error
+        if error is None:
+            patch = self._ledger.close()
+            text = None
+        else:
+            self._ledger.revert()
+            patch, stop = None, None
+            text = f"{type(error).__name__}: {error}"
+            tally.errors += 1
+            self._say(turn, error)
+        if stop is not None:
+            tally.stops += 1
+        return Ack(
+            run_id=event.run_id,
+            seq=event.seq,
+            hook=event.hook,
+            by=self.role.name,
+            stop=stop,
+            patch=patch,
+            error=text,
+        )
+
+    def revoke(self) -> None:
+        """It missed its deadline: whatever it still does has no effect on the run."""
+        self.revoked = True
+        self._context._revoke()
+
+    def _begin(self, turn: Turn) -> Any:
+        self._ledger.open()
+        self._context._open(turn.event)
+        self._since = time.perf_counter()
+        method = self._methods[turn.event.hook]
+        if turn.event.hook is Hook.EXCEPTION:
+            return method(self._context, turn.error)
+        return method(self._context)
+
+    def _say(self, turn: Turn, error: BaseException) -> None:
+        if self.role.on_error == "raise" and turn.event.hook is not Hook.EXCEPTION:
+            return
+        logger.error(
+            "%s raised in %s, on_error=%r", self.role.name, turn.event, self.role.on_error,
+            exc_info=error,
+        )
+
+
+def _role(name: str, callback: Callback) -> Role:
+    policy, deadline = callback.on_error, callback.deadline
+    if policy not in POLICIES:
+        raise ArgumentError(f"{name}.on_error must be one of {POLICIES}, got {policy!r}")
+    if deadline is not None:
+        if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
+            raise ArgumentTypeError(f"{name}.deadline must be seconds or None, got {deadline!r}")
+        if not deadline > 0:
+            raise ArgumentError(f"{name}.deadline must be above 0 s, got {deadline!r}")
+    return Role(name=name, hooks=hooks_of(callback), on_error=policy, deadline=deadline)
+
+
+def _workers(
+    callback: Callback, hooks: frozenset[Hook], lane: Worker, loop: Worker
+) -> Mapping[Hook, Worker]:
+    def is_async(hook: Hook) -> bool:
+        names = (hook.value, hook.alias or hook.value)
+        return any(inspect.iscoroutinefunction(getattr(callback, name)) for name in names)
+
+    return {hook: loop if is_async(hook) else lane for hook in hooks}

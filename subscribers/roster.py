@@ -1,0 +1,69 @@
+"""The callback list of one run: entered in order, seated as participants, exited in reverse."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+from railbus.bus.publisher import Worker
+from railbus.schemas.hooks import Mode
+from railbus.schemas.params import Ledger
+
+from .callback import Callback
+from .lane import Lane, LoopWorker
+from .participant import CallbackParticipant
+
+logger = logging.getLogger(__name__)
+
+
+class Roster:
+    """A run's callbacks and the workers that run them.
+
+    Callbacks are entered, called and exited in the lane's thread, so that what they open in one
+    place (a database, a file) they may use in the others.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
+        self.participants: list[CallbackParticipant] = []
+        self._lane, self._loop = Lane(), LoopWorker()
+        self._exits = ExitStack()
+
+    @property
+    def workers(self) -> tuple[Worker, Worker]:
+        """Who has to serve while the run is on."""
+        return self._lane, self._loop
+
+    def enter(self, ledger: Ledger, stop_requested: Callable[[Mode], bool]) -> None:
+        """Enter every callback in order and seat what `__enter__` returned.
+
+        Raises:
+            BaseException: what an `__enter__` raised; those entered before are exited first.
+        """
+        self._lane.call(lambda: self._enter(ledger, stop_requested))
+        self._lane.expect([one.role.deadline for one in self.participants])
+
+    def exit(self, error: BaseException | None) -> bool:
+        """Exit every callback in reverse; returns whether one of them swallowed `error`.
+
+        Raises:
+            BaseException: what the last `__exit__` that raised has raised.
+        """
+        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
+        return self._lane.call(lambda: bool(self._exits.__exit__(kind, error, traceback)))
+
+    def _enter(self, ledger: Ledger, stop_requested: Callable[[Mode], bool]) -> None:
+        names: Counter[str] = Counter()
+        with ExitStack() as stack:
+            for callback in self.callbacks:
+                seated = _replacement(callback, callback.__enter__())
+                kind = type(seated).__name__
+                names[kind] += 1
+                name = kind if names[kind] == 1 else f"{kind}#{names[kind]}"
+                stack.push(_Exit(callback))
+                participant = CallbackParticipant(
+                    name, seated, ledger, stop_requested, self._lane, self._loop
+                )
+                self.participants.append(participant)
+            self._exits = stack.pop_all()

@@ -1,0 +1,1 @@
+"""The trainer: the run loop, the compiled block, data, state and checkpoints."""
