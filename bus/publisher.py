@@ -112,6 +112,7 @@ class Publisher:
     ) -> None:
         self.ledger = ledger
         self.sequencer = Sequencer(log.run_id, [member.role for member in participants])
+        self.failed_by: str | None = None
         self._log = log
         self._participants = tuple(participants)
         self._incarnation = incarnation
@@ -191,6 +192,7 @@ class Publisher:
     def _failure(self, event: Event) -> BaseException:
         assert self.sequencer.failure is not None
         role, text = self.sequencer.failure
+        self.failed_by = role.name
         error = next(one.error for one in self._participants if one.role is role)
         if error is None:
             error = DeadlineExceeded(

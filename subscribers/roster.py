@@ -60,10 +60,47 @@ class Roster:
                 seated = _replacement(callback, callback.__enter__())
                 kind = type(seated).__name__
                 names[kind] += 1
-                name = kind if names[kind] == 1 else f"{kind}#{names[kind]}"
-                stack.push(_Exit(callback))
                 participant = CallbackParticipant(
-                    name, seated, ledger, stop_requested, self._lane, self._loop
+                    kind if names[kind] == 1 else f"{kind}#{names[kind]}",
+                    seated,
+                    ledger,
+                    stop_requested,
+                    self._lane,
+                    self._loop,
                 )
+                stack.push(_Exit(callback, participant))
                 self.participants.append(participant)
             self._exits = stack.pop_all()
+
+
+class _Exit:
+    """Exits one callback, unless it is still stuck in a hook that missed its deadline."""
+
+    def __init__(self, callback: Callback, participant: CallbackParticipant) -> None:
+        self._callback, self._participant = callback, participant
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        if self._participant.revoked:
+            logger.error("%s is not exited, it is still in a hook", self._participant.role.name)
+            return None
+        return self._callback.__exit__(kind, error, traceback)
+
+
+def _replacement(callback: Callback, entered: object) -> Callback:
+    if isinstance(entered, Callback):
+        return entered
+    if entered is not None:
+        logger.warning(
+            "%s.__enter__ returned a %s, which is no Callback and is not used",
+            type(callback).__name__,
+            type(entered).__name__,
+        )
+    return callback
