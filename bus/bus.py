@@ -1,7 +1,7 @@
 """The event bus of a process: the runs that are on it, and who watches them (C8, C12)."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from threading import Lock
 from weakref import ref
 
@@ -14,6 +14,17 @@ from .log import RING_BYTES, RING_EVENTS, EventLog, Observer
 from .publisher import Worker
 
 ENDED_RUNS = 16  # logs of ended runs that stay readable
+
+
+@contextmanager
+def ungrouped() -> Iterator[None]:
+    """Let a task group's only error out by itself, with its cause."""
+    try:
+        yield
+    except BaseExceptionGroup as errors:
+        if len(errors.exceptions) > 1:
+            raise
+        raise errors.exceptions[0] from errors.exceptions[0].__cause__
 
 
 class EventBus:
@@ -83,18 +94,15 @@ class EventBus:
         """
         log = self._begin(run_id)
         try:
-            async with create_task_group() as group:
-                for worker in workers:
-                    await group.start(worker.run)
-                try:
-                    yield log
-                finally:
+            with ungrouped():
+                async with create_task_group() as group:
                     for worker in workers:
-                        worker.close()
-        except BaseExceptionGroup as errors:
-            if len(errors.exceptions) > 1:
-                raise
-            raise errors.exceptions[0] from errors.exceptions[0].__cause__
+                        await group.start(worker.run)
+                    try:
+                        yield log
+                    finally:
+                        for worker in workers:
+                            worker.close()
         finally:
             log.close()
 

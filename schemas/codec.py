@@ -1,20 +1,29 @@
-"""Snapshots as msgpack bytes: a closed set of types both ways, with limits (C2, no pickle).
+"""Snapshots as bytes: msgpack with a closed set of ext types, the same limits on both sides.
 
-Beside msgpack's own types these ext types exist; nothing else is packed or read:
+| value | on the wire | read back as |
+| --- | --- | --- |
+| None, bool, int (64 bits), float, str, bytes | msgpack's own | the same |
+| list, tuple | array | `FrozenList`: a tuple comes back as a list |
+| dict with str keys | map | `FrozenDict` |
+| datetime with a time zone | ext -1, msgpack's timestamp | datetime in UTC |
+| numpy array; what has `dtype`, `shape` and `__array__` (`jax.Array`) | ext 1 | `Tensor` |
+| numpy scalar | ext 2 | numpy scalar of the same dtype |
+| `Reference` | ext 3 | `Reference` |
 
-code | value
------+---------------------------------------------------------------------------------------------
-  -1 | datetime with a time zone (msgpack's own timestamp; comes back in UTC)
-   1 | ndarray: dtype code (1 byte), dimensions (1 byte), each as uint32, data; little-endian, C order
-   2 | numpy scalar: dtype code (1 byte), data
-   3 | `Reference`: msgpack array of its four strings
-
-Tuples come back as lists. Lists and dicts come back read-only.
+Ext 1 holds the elements (little-endian, C order; first, so that they are aligned when viewed in
+place), each dimension as uint32, the dtype's place in `DTYPES`, the number of dimensions. Ext 2
+holds the element and the dtype's place, ext 3 a msgpack map. Subclasses of the types in the upper
+four rows are refused: an enum or a named tuple would come back as something else.
 """
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from functools import lru_cache
+import datetime as dt
+import enum
+import functools
+import itertools
+import os
+import reprlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -26,283 +35,208 @@ from .errors import SnapshotError
 from .frozen import FrozenDict, FrozenList
 from .tensor import Tensor
 
-MAX_SNAPSHOT = 2**20  # bytes
-MAX_DEPTH = 16  # containers within containers
-MAX_ITEMS = 10_000  # values, keys and containers in all
-SMALL = 4096  # bytes that cannot hold enough items to matter
 
-ARRAY, SCALAR, REFERENCE = 1, 2, 3
-DTYPES = tuple(
-    np.dtype(kind)
-    for kind in (
-        *("?", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8"),
-        *("<f2", "<f4", "<f8", "<c8", "<c16", ml_dtypes.bfloat16),
-    )
-)
-CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot may cost whoever reads it.
+
+    `size` is in bytes. `depth` counts lists and dicts inside one another, the outermost included.
+    `items` counts keys and values on all levels; each list, dict and ext value counts `WEIGHT`.
+    At the defaults any bytes are read or refused within 10 ms and 8 MiB of memory.
+    """
+
+    size: int = 1 << 20
+    depth: int = 16
+    items: int = 10_000
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """Stands for a live thing or a large array that a snapshot does not hold.
+    """Stands in a snapshot for a live thing, or for an array too large to be in it.
 
-    `kind` says what it is ("network", "array", ...), `type` its class, `summary` what a person
-    wants to know of it (shape, dtype, length), `id` names it within the run.
+    `kind` is its part in the run ("network", "optimizer", "dataset", "array", "object"), `type`
+    the name of its type, `summary` a line for people, `id` what to fetch it by.
     """
 
     kind: str
-    type: str = ""
-    summary: str = ""
-    id: str = ""
+    type: str
+    summary: str
+    id: str
+
+
+WEIGHT = 4
+LIMITS = Limits()
+# One level less than a snapshot: a value stands in the snapshot's own map.
+VALUE_LIMITS = Limits(depth=LIMITS.depth - 1)
+MAX_SNAPSHOT = LIMITS.size
+
+TENSOR, SCALAR, REFERENCE = 1, 2, 3
+# A dtype's place is on the wire: new ones go to the end.
+DTYPES = (
+    *map(np.dtype, "? i1 <i2 <i4 <i8 u1 <u2 <u4 <u8 <f2 <f4 <f8 <c8 <c16".split()),
+    np.dtype(ml_dtypes.bfloat16),
+)
+
+_PLACES = {dtype: place for place, dtype in enumerate(DTYPES)}
+_PLAIN = frozenset((type(None), bool, int, float))
+_TEXT = frozenset((str, bytes))
+_FROZEN = frozenset((FrozenList, FrozenDict))
+_ARRAYS = frozenset((np.ndarray, Tensor))
+_BOXES = (list, tuple, dict)
+# msgpack reserves room for as many items as a list says it has: nested lists of n bytes make it
+# reserve up to n * n * 8 / 3 bytes, 2.7 MiB at this n. Whatever is longer is scanned first.
+_UNSCANNED = 1024
+
+_FAILURES = (TypeError, ValueError, OverflowError, struct.error)
+_READ_FAILURES = (*_FAILURES, RecursionError, msgpack.UnpackException, msgspec.MsgspecError)
 
 
 def pack(value: object, key: str = "value") -> bytes:
-    """`value` as msgpack bytes that `unpack` takes.
+    """`value` as msgpack bytes, which `unpack` reads back.
 
     Raises:
-        SnapshotError: naming `key`, the place within the value, and the type.
+        SnapshotError: for what msgpack or the limits cannot carry; names `key`, the type and, in a
+            list or dict, the place.
     """
     try:
-        packed: bytes = msgpack.packb(value, default=_encode, strict_types=True, datetime=True)
-        if isinstance(value, (dict, list, tuple)) or len(packed) > MAX_SNAPSHOT:
-            unpack(packed)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        where, what, why = _offender(value, key, error)
-        raise SnapshotError(
-            f"cb_params key {key!r}: cannot pack {what} at {where}: {why}; use numbers, strings, "
-            f"arrays, or lists and dicts of them"
-        ) from error
-    return packed
+        if isinstance(value, _BOXES):
+            _check_boxes(value)
+        elif type(value) not in _PLAIN:
+            _check_size(_size(value))
+        # A new one each time: two threads in one Packer mix their bytes, and it costs 0.1 µs.
+        data: bytes = msgpack.Packer(default=_encode, strict_types=True).pack(value)
+        _check_size(len(data))
+    except _FAILURES as error:
+        raise SnapshotError(f"cb_params key {key!r}: {_complaint(value, key, error)}") from error
+    return data
 
 
 def join(packed: Mapping[str, bytes]) -> bytes:
-    """The map of `packed` values, byte for byte what `pack` makes of the unpacked ones.
+    """The map of these keys to values that `pack` made: `pack` of the whole dict, byte for byte.
 
     Raises:
-        SnapshotError: when it is larger than a snapshot may be.
+        SnapshotError: if the values, each within the limits, are too much together.
     """
-    parts = [_map_header(len(packed))]
-    for key, value in packed.items():
-        parts.append(_packed_key(key))
-        parts.append(value)
-    joined = b"".join(parts)
-    if len(joined) > MAX_SNAPSHOT:
-        raise SnapshotError(f"a snapshot of {len(joined)} bytes, at most {MAX_SNAPSHOT} fit")
-    return joined
-
-
-def unpack(data: bytes) -> Any:
-    """The value in `data`; takes untrusted bytes.
-
-    Raises:
-        SnapshotError: for anything that `pack` would not have written, before it is built where
-            building it would cost much.
-    """
-    if len(data) > MAX_SNAPSHOT:
-        raise SnapshotError(f"a snapshot of {len(data)} bytes, at most {MAX_SNAPSHOT} are read")
     try:
-        if len(data) > SMALL:
-            _scan(data)
-        value = msgpack.unpackb(
+        parts = [_map_header(len(packed))]
+        for key, value in packed.items():
+            parts += _packed_key(key), value
+        data = b"".join(parts)
+        _check_size(len(data))
+        if len(data) * WEIGHT > LIMITS.items:
+            _scan(data, LIMITS)
+    except _FAILURES as error:
+        raise SnapshotError(f"cb_params as a whole: {error}") from error
+    return data
+
+
+def unpack(data: bytes, limits: Limits = LIMITS) -> object:
+    """What `pack` or `join` was given, read-only all through.
+
+    Pass `VALUE_LIMITS` for a single value that is going to be joined with others.
+
+    Raises:
+        SnapshotError: for any other bytes, before much is built from them.
+    """
+    try:
+        unscanned = len(data) <= _UNSCANNED and len(data) * WEIGHT <= limits.items
+        if not unscanned:
+            _scan(data, limits)
+        value: object = msgpack.unpackb(
             data,
             timestamp=3,
-            strict_map_key=True,
-            ext_hook=_decode,
             list_hook=FrozenList,
             object_pairs_hook=_frozen_dict,
+            ext_hook=_decode,
         )
-    except SnapshotError:
-        raise
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise SnapshotError(f"malformed snapshot: {type(error).__name__}: {error}") from error
-    if isinstance(value, (FrozenDict, FrozenList)):
-        _check_depth(value)
+        if unscanned and type(value) in _FROZEN:
+            _check_depth(value, limits.depth)
+    except _READ_FAILURES as error:
+        raise SnapshotError(f"not a snapshot: {error or type(error).__name__}") from error
     return value
 
 
-@lru_cache(maxsize=4096)
+class _TooMuch(ValueError):
+    """Raised for a value of which no single part is to blame."""
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_SNAPSHOT:
+        raise _TooMuch(
+            f"{size} bytes, at most {MAX_SNAPSHOT} fit into a snapshot; keep large data in the "
+            "callback or in a file"
+        )
+
+
+def _check_items(items: int) -> None:
+    if items > LIMITS.items:
+        raise _TooMuch(
+            f"{items} items, at most {LIMITS.items} fit into a snapshot; make it a numpy array, or "
+            "keep it in the callback or in a file"
+        )
+
+
+def _size(leaf: object) -> int:
+    """At least how many bytes it takes; 0 where only packing can tell."""
+    size = len(leaf) if isinstance(leaf, (str, bytes)) else getattr(leaf, "nbytes", 0)
+    return size if type(size) is int else 0
+
+
+def _check_boxes(value: object) -> None:
+    """Go down level by level, so that a cycle, or a part that stands in many places, ends too."""
+    items, size, keys = 1, 0, []
+    level: list[Iterable[Any]] = [(value,)]
+    for _ in range(VALUE_LIMITS.depth + 1):
+        below: list[Iterable[Any]] = []
+        for child in itertools.chain.from_iterable(level):
+            if isinstance(child, dict):
+                items += WEIGHT - 1 + 2 * len(child)
+                keys += child
+                below.append(child.values())
+            elif isinstance(child, (list, tuple)):
+                items += WEIGHT - 1 + len(child)
+                below.append(child)
+            elif type(child) in _TEXT:
+                size += len(child)
+            elif type(child) not in _PLAIN:
+                items += WEIGHT - 1
+                size += _size(child)
+            _check_items(items)
+        level = below
+    if level:
+        raise ValueError("nested too deep")
+    _check_size(size)
+    "".join(keys)
+
+
+@functools.lru_cache(maxsize=1024)
 def _packed_key(key: str) -> bytes:
-    packed: bytes = msgpack.packb(key)
-    return packed
+    if type(key) is not str:
+        raise TypeError(f"keys are str, got {type(key).__name__} {reprlib.repr(key)}")
+    data: bytes = msgpack.packb(key)
+    return data
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _map_header(length: int) -> bytes:
-    return bytes(msgpack.Packer().pack_map_header(length))
+    header: bytes = msgpack.Packer().pack_map_header(length)
+    return header
 
 
-def _encode(value: Any) -> Any:
-    """What msgpack does not know by itself; the exact types come first."""
-    if isinstance(value, np.ndarray):
-        return msgpack.ExtType(ARRAY, _array_payload(value))
+def _encode(value: Any) -> object:
+    """What stands for a value that is not msgpack's own: the packer's `default`."""
+    kind = type(value)
+    if kind in _ARRAYS:
+        return _tensor_ext(value)
     if isinstance(value, np.generic):
-        array = np.asarray(value)
-        code = _dtype_code(array.dtype)
-        return msgpack.ExtType(SCALAR, bytes((code,)) + _little(array).tobytes())
-    if isinstance(value, (list, tuple)):
+        place, elements = _elements(np.asarray(value))
+        return _ext(SCALAR, elements + bytes((place,)))
+    if kind is tuple or isinstance(value, FrozenList):
         return list(value)
     if isinstance(value, FrozenDict):
         return dict(value)
-    if isinstance(value, Reference):
-        return msgpack.ExtType(REFERENCE, msgpack.packb(list(msgspec.structs.astuple(value))))
-    if isinstance(value, datetime):
-        raise TypeError("a datetime without a time zone names no moment")
-    if all(hasattr(value, name) for name in ("__array__", "dtype", "shape")):
-        return msgpack.ExtType(ARRAY, _array_payload(np.asarray(value)))
-    raise TypeError("msgpack has no such type")
-
-
-def _little(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def _dtype_code(dtype: np.dtype[Any]) -> int:
-    code = CODES.get(dtype)
-    if code is None:
-        code = CODES.get(dtype.newbyteorder("<") if dtype.kind in "biufc" else dtype)
-    if code is None:
-        raise TypeError(f"arrays of dtype {dtype} cannot travel")
-    return code
-
-
-def _array_payload(array: np.ndarray[Any, Any]) -> bytes:
-    shape = array.shape
-    header = bytes((_dtype_code(array.dtype), len(shape)))
-    if shape:
-        header += np.asarray(shape, "<u4").tobytes()
-    return header + _little(array).tobytes()
-
-
-def _decode(code: int, payload: bytes) -> Any:
-    if code == ARRAY:
-        return _read_array(payload)
-    if code == SCALAR:
-        dtype = DTYPES[payload[0]] if payload and payload[0] < len(DTYPES) else None
-        if dtype is None or len(payload) != 1 + dtype.itemsize:
-            raise SnapshotError(f"malformed scalar of {len(payload)} bytes")
-        return np.frombuffer(payload[1:], dtype)[0]
-    if code == REFERENCE:
-        fields = msgpack.unpackb(payload, max_array_len=4, max_ext_len=0, max_map_len=0)
-        if type(fields) is not list or [type(one) for one in fields] != [str] * 4:
-            raise SnapshotError("malformed reference")
-        return Reference(kind=fields[0], type=fields[1], summary=fields[2], id=fields[3])
-    raise SnapshotError(f"unknown ext type {code}")
-
-
-def _read_array(payload: bytes) -> Tensor:
-    if len(payload) < 2 or payload[0] >= len(DTYPES) or payload[1] > 32:
-        raise SnapshotError("malformed array header")
-    dtype, end = DTYPES[payload[0]], 2 + 4 * payload[1]
-    if len(payload) < end:
-        raise SnapshotError("malformed array shape")
-    shape = [int.from_bytes(payload[at : at + 4], "little") for at in range(2, end, 4)]
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    if size != len(payload) - end:
-        raise SnapshotError(f"an array of shape {shape} needs {size} bytes, got another number")
-    return np.frombuffer(payload[end:], dtype).reshape(shape).view(Tensor)
-
-
-def _frozen_dict(pairs: Iterable[tuple[Any, Any]]) -> FrozenDict:
-    pairs = list(pairs)
-    value = FrozenDict(pairs)
-    if len(value) != len(pairs):
-        raise SnapshotError("a map names a key twice")
-    for key in value:
-        if type(key) is not str:
-            raise SnapshotError(f"a map key must be str, got {type(key).__name__}")
-    return value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for one in level:
-            children = one.values() if type(one) is FrozenDict else one
-            inner += [child for child in children if type(child) in (FrozenDict, FrozenList)]
-        if not inner:
-            return
-        level = inner
-    raise SnapshotError(f"containers nested deeper than {MAX_DEPTH}")
-
-
-# Of the first bytes 0xc0 to 0xdf: how many bytes of length follow, fixed bytes after them, and what
-# the length counts.
-_FORMS: dict[int, tuple[int, int, str]] = {
-    **dict.fromkeys((0xC0, 0xC2, 0xC3), (0, 0, "")),
-    **{0xC4 + k: (1 << k, 0, "bytes") for k in range(3)},
-    **{0xC7 + k: (1 << k, 1, "bytes") for k in range(3)},
-    0xCA: (0, 4, ""),
-    0xCB: (0, 8, ""),
-    **{0xCC + k: (0, 1 << k, "") for k in range(4)},
-    **{0xD0 + k: (0, 1 << k, "") for k in range(4)},
-    **{0xD4 + k: (0, 1 + (1 << k), "") for k in range(5)},
-    **{0xD9 + k: (1 << k, 0, "bytes") for k in range(3)},
-    0xDC: (2, 0, "items"),
-    0xDD: (4, 0, "items"),
-    0xDE: (2, 0, "pairs"),
-    0xDF: (4, 0, "pairs"),
-}
-
-
-def _token(data: bytes, at: int) -> tuple[int, int]:
-    """The token at `at`: where the next one begins, and how many values it contains."""
-    first = data[at]
-    if first < 0x80 or first >= 0xE0:
-        return at + 1, 0
-    if first < 0x90:
-        return at + 1, 2 * (first & 15)
-    if first < 0xA0:
-        return at + 1, first & 15
-    if first < 0xC0:
-        return at + 1 + (first & 31), 0
-    if first not in _FORMS:
-        raise SnapshotError(f"malformed snapshot: byte 0x{first:02x} at {at}")
-    prefix, fixed, counts = _FORMS[first]
-    length = int.from_bytes(data[at + 1 : at + 1 + prefix], "big")
-    at += 1 + prefix + fixed
-    if counts == "bytes":
-        return at + length, 0
-    return at, length * (2 if counts == "pairs" else 1)
-
-
-def _scan(data: bytes) -> None:
-    """Count what `data` would build, and refuse it before it is built."""
-    at, items, end = 0, 0, len(data)
-    open_containers = [1]
-    while open_containers:
-        if at >= end:
-            raise SnapshotError("malformed snapshot: it ends early")
-        at, inside = _token(data, at)
-        items += 1
-        open_containers[-1] -= 1
-        if inside:
-            open_containers.append(inside)
-        while open_containers and not open_containers[-1]:
-            open_containers.pop()
-        if items > MAX_ITEMS:
-            raise SnapshotError(f"more than {MAX_ITEMS} values in one snapshot")
-        if len(open_containers) > MAX_DEPTH + 1:
-            raise SnapshotError(f"containers nested deeper than {MAX_DEPTH}")
-
-
-def _offender(value: Any, path: str, error: Exception) -> tuple[str, str, str]:
-    """Where in `value` packing fails, the type there, and why."""
-    children: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                return path, f"a {type(value).__name__}", f"its key {key!r} is no str"
-        children = ((f"{path}[{key!r}]", child) for key, child in value.items())
-    elif isinstance(value, (list, tuple)):
-        children = ((f"{path}[{place}]", child) for place, child in enumerate(value))
-    if path.count("[") <= MAX_DEPTH:
-        for inner, child in children:
-            try:
-                msgpack.packb(child, default=_encode, strict_types=True, datetime=True)
-                if isinstance(child, (dict, list, tuple)):
-                    unpack(msgpack.packb(child, default=_encode, strict_types=True, datetime=True))
-            except (ValueError, TypeError, OverflowError, RecursionError) as reason:
-                return _offender(child, inner, reason)
-    return path, type(value).__name__, str(error)
+    if kind is Reference:
+        return _ext(REFERENCE, _reference_payload(value))
+    if kind is dt.datetime:
+        return _timestamp(value)
+    if hasattr(kind, "__array__") and hasattr(value, "dtype") and hasattr(value, "shape"):
+        return _tensor_ext(_as_numpy(value))
+    raise TypeError(_advice(value))

@@ -28,8 +28,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cb_params(self) -> Snapshot:
         """The snapshot, decoded anew at each access; attribute access as in a callback."""
-        params = unpack(self.snapshot)
-        return Snapshot(params)  # type: ignore[call-overload]  # a packed snapshot is a map
+        return Snapshot(unpack(self.snapshot))
 
     def __str__(self) -> str:
         return f"{self.hook.value} #{self.seq}"

@@ -74,11 +74,16 @@ def lifecycle(plan: Plan) -> Moments:
         yield from _evaluation(plan, stops, alone=True)
 
 
-def ending(stop: StopRequest | None) -> dict[str, str]:
+def ending(stop: StopRequest | None) -> dict[str, Any]:
     """What a terminal event says about how its run ended."""
     if stop is None:
         return {"status": "completed"}
-    return {"status": "stopped", "stop_reason": stop.reason, "stop_by": stop.by}
+    return {
+        "status": "stopped",
+        "stop_reason": stop.reason,
+        "stop_by": stop.by,
+        "stop_at": stop.at,
+    }
 
 
 class _Stops:
@@ -160,8 +165,8 @@ def verify(plan: Plan, log: Iterable[Committed]) -> None:
     seq = 0
     while (moment := _advance(moments, answer)) is not None:
         if entry is not None and entry.event.hook is Hook.EXCEPTION:
-            entry = _expect(Fire(Hook.EXCEPTION, {}), entry, seq) and next(upcoming, None)
-            break
+            moments.close()
+            moment = Fire(Hook.EXCEPTION, {"status": "failed"})
         if isinstance(moment, Need):
             answer = entry is not None and entry.event.hook.is_step
             continue

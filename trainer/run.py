@@ -1,0 +1,203 @@
+"""One run from entering its callbacks to its result, and the handle of a run under way."""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from anyio import CancelScope, CapacityLimiter, create_task_group, to_thread
+from anyio.from_thread import start_blocking_portal
+
+from railbus.bus.bus import EventBus, ungrouped
+from railbus.bus.log import EventLog, Observer
+from railbus.bus.publisher import Draft, Drafts, Publisher
+from railbus.schemas.errors import BusClosed
+from railbus.schemas.hooks import Hook, Mode
+from railbus.subscribers.callback import Callback
+from railbus.subscribers.roster import Roster
+
+from .loop import RunLoop
+from .result import RunResult, RunStats, Status
+
+logger = logging.getLogger(__name__)
+
+
+class Execution:
+    """A run that is prepared and checked, and carried out once.
+
+    Args:
+        facts: what `cb_params` holds from the first event on.
+        finish: called with the loop when the callbacks have been exited.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        loop: RunLoop,
+        callbacks: Sequence[Callback],
+        facts: Mapping[str, Any],
+        finish: Callable[[RunLoop], None],
+        stats: RunStats,
+    ) -> None:
+        self.run_id, self.loop, self.stats = run_id, loop, stats
+        self.roster = Roster(callbacks)
+        self._facts, self._finish = facts, finish
+        self._publisher: Publisher | None = None
+        self._asked: list[tuple[str, str]] = []
+        self._error: BaseException | None = None
+        self._swallowed = False
+
+    def conduct(self, log: EventLog) -> None:
+        """Enter the callbacks, drive the loop, exit them; an error is kept for `result`."""
+        began = time.perf_counter()
+        try:
+            self.roster.enter(self.loop.ledger, self._stop_requested)
+        except BaseException as error:
+            self._error = error
+        else:
+            self._drive(log)
+            self._exit()
+        self.loop.end()
+        self._finish(self.loop)
+        self.stats.seconds = time.perf_counter() - began
+        self.stats.callbacks = {one.role.name: one.tally for one in self.roster.participants}
+
+    def request_stop(self, by: str, reason: str) -> None:
+        """Someone outside the callback list asks to stop, from any thread, at any time."""
+        self._asked.append((by, reason))
+        self._pass_on()
+
+    def result(self) -> RunResult:
+        """How it ended.
+
+        Raises:
+            BaseException: what it failed with, unless an `__exit__` swallowed that.
+        """
+        if self._error is not None and not self._swallowed:
+            raise self._error
+        ended = self.loop.ledger.params
+        return RunResult(
+            run_id=self.run_id,
+            status=Status(ended.get("status", Status.FAILED)),
+            reason=ended.get("stop_reason"),
+            by=ended.get("stop_by"),
+            at=ended.get("stop_at"),
+            step=self.loop.step,
+            epoch=self.loop.epoch,
+            metrics=self.loop.metrics,
+            history=tuple(self.loop.history),
+            stats=self.stats,
+            error=self._error,
+        )
+
+    def _stop_requested(self, mode: Mode) -> bool:
+        return self._publisher is not None and self._publisher.sequencer.stop_requested(mode)
+
+    def _pass_on(self) -> None:
+        while self._publisher is not None and self._asked:
+            self._publisher.sequencer.request_stop(*self._asked.pop(0))
+
+    def _drive(self, log: EventLog) -> None:
+        publisher = Publisher(log, self.roster.participants, self.loop.ledger)
+        self._publisher = publisher
+        self._pass_on()
+        try:
+            self.loop.ledger.publish(self._facts)
+            self.loop.drive(publisher)
+        except BaseException as error:
+            self._error = error
+            self._publish_exception(publisher, error)
+        self.stats.events = publisher.sequencer.seq
+
+    def _publish_exception(self, publisher: Publisher, error: BaseException) -> None:
+        """The terminal event of a run that failed; a second error must not hide the first."""
+        try:
+            publisher.publish(_last_words(error, publisher.failed_by))
+        except BaseException as another:
+            logger.error("on_exception of run %s failed", self.run_id, exc_info=another)
+
+    def _exit(self) -> None:
+        try:
+            self._swallowed = self.roster.exit(self._error)
+        except BaseException as error:
+            self._error = error
+
+
+def _last_words(error: BaseException, by: str | None) -> Drafts:
+    changes = {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
+    if by is not None:
+        changes["stop_by"] = by
+    yield Draft(Hook.EXCEPTION, changes, error=error)
+
+
+def carry_out(bus: EventBus, execution: Execution) -> RunResult:
+    """Train in the calling thread; an event loop for the bus runs beside it until the run ends."""
+    with start_blocking_portal() as portal:
+        opening = bus.open(execution.run_id, execution.roster.workers)
+        with portal.wrap_async_context_manager(opening) as log:
+            execution.conduct(log)
+    return execution.result()
+
+
+class Run:
+    """A run under way: `async with trainer.start_fit(...) as run`.
+
+    Leaving the block waits for the run to end and raises what it failed with. Cancelling the
+    block, or leaving it with an exception, asks the run to stop and waits.
+    """
+
+    def __init__(self, bus: EventBus, execution: Execution) -> None:
+        self.run_id = execution.run_id
+        self._bus, self._execution = bus, execution
+        self._ended = anyio.Event()
+
+    def events(
+        self, hooks: Collection[Hook | str] | None = None, every: int = 1, since: int | None = 0
+    ) -> Observer:
+        """Its committed events, from the first one by default (see `EventBus.observe`)."""
+        return self._bus.observe(hooks, every, since, run_id=self.run_id)
+
+    def request_stop(self, reason: str = "asked from outside", by: str = "operator") -> None:
+        """Ask it to stop; from any thread. It takes effect with the next event (C3).
+
+        Raises:
+            BusClosed: it has ended.
+        """
+        if self._ended.is_set():
+            raise BusClosed("this run has ended", run_id=self.run_id)
+        self._execution.request_stop(by, reason)
+
+    async def wait(self) -> RunResult:
+        """How it ended.
+
+        Raises:
+            BaseException: what it failed with.
+        """
+        await self._ended.wait()
+        return self._execution.result()
+
+    async def host(self, log: EventLog) -> None:
+        """Train in a thread of its own; a cancellation waits for the graceful stop."""
+        with CancelScope(shield=True):
+            await to_thread.run_sync(self._execution.conduct, log, limiter=CapacityLimiter(1))
+            self._ended.set()
+
+
+@asynccontextmanager
+async def start(bus: EventBus, execution: Execution) -> AsyncIterator[Run]:
+    """Carry `execution` out beside the caller, on the caller's event loop."""
+    run = Run(bus, execution)
+    with ungrouped():
+        async with (
+            bus.open(run.run_id, execution.roster.workers) as log,
+            create_task_group() as group,
+        ):
+            group.start_soon(run.host, log)
+            try:
+                yield run
+                await run.wait()
+            except BaseException as error:
+                execution.request_stop("host", f"the block around the run raised {error!r}")
+                raise

@@ -1,0 +1,164 @@
+"""Handles: the exact state of a run at one event, for callbacks (`cb_params.train_network`)."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from railbus.schemas.codec import Reference, pack
+from railbus.schemas.errors import ArgumentError
+from railbus.schemas.params import Live
+from railbus.schemas.tensor import Tensor
+
+from .checkpoint import write_tree
+from .program import TrainState
+
+INLINE_BYTES = 64 * 2**10  # larger arrays are in a snapshot by reference
+
+
+class NetworkHandle:
+    """The network as it is at one event; its arrays never change, so it stays that of this event.
+
+    Attributes:
+        params: nested dict of the trained arrays.
+        state: nested dict of what else the network holds (batch statistics, RNGs); may be empty.
+    """
+
+    def __init__(self, source: Any, state: TrainState) -> None:
+        self.source = source
+        self.params, self.state = state.network
+        self._optimizer = state.optimizer
+
+    def save(self, path: str | Path, metadata: Mapping[str, object] | None = None) -> None:
+        """Write network and optimizer as an Orbax checkpoint folder; `load_checkpoint` reads it.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        leaves = enumerate(jax.tree.leaves(self._optimizer))
+        tree = {
+            "params": self.params,
+            "state": self.state,
+            "optimizer": {str(place): leaf for place, leaf in leaves},
+        }
+        write_tree(Path(path), tree, metadata or {})
+
+    def __repr__(self) -> str:
+        return f"<{type(self.source).__name__} at one event, {_size(self.params)}>"
+
+
+class OptimizerHandle:
+    """The optimizer as it is at one event; `state` is its optax state."""
+
+    def __init__(self, state: TrainState) -> None:
+        self.state = state.optimizer
+
+    def __repr__(self) -> str:
+        return f"<{type(self.state).__name__} at one event>"
+
+
+class ArrayHandle:
+    """An array that stays on the device until somebody asks for its values."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype)
+
+    def asnumpy(self) -> np.ndarray[Any, Any]:
+        """The values, copied from the device."""
+        return np.asarray(self._array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self._array, dtype)
+
+    def __jax_array__(self) -> Any:
+        return jnp.asarray(self._array)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<array {self.dtype}{list(self.shape)}>"
+
+
+def handles(network: Any, state: TrainState) -> dict[str, Live]:
+    """What `cb_params` shows of the state at one event."""
+    return {
+        "train_network": live("network", NetworkHandle(network, state)),
+        "optimizer": live("optimizer", OptimizerHandle(state)),
+    }
+
+
+def live(kind: str, value: Any) -> Live:
+    """A live thing for `cb_params`: itself for callbacks here, a reference in a snapshot."""
+    if kind == "outputs":
+        return Live(value, pack(_packable(value), "net_outputs"))
+    if kind == "batch":
+        return Live(value, _stub(kind, "tuple", _describe(value)))
+    if isinstance(value, NetworkHandle):
+        return Live(value, _stub(kind, type(value.source).__name__, _size(value.params)))
+    if isinstance(value, OptimizerHandle):
+        return Live(value, _stub(kind, type(value.state).__name__, ""))
+    return Live(value, _stub(kind, getattr(value, "__name__", type(value).__name__), ""))
+
+
+@lru_cache(maxsize=256)
+def _stub(kind: str, name: str, summary: str) -> bytes:
+    return pack(Reference(kind=kind, type=name, summary=summary))
+
+
+def shown(outputs: Any, inline: int = INLINE_BYTES) -> Any:
+    """Outputs of a step as callbacks see them: arrays of up to `inline` bytes as `Tensor`s, which
+    waits for the device, larger ones by handle.
+    """
+    if isinstance(outputs, (tuple, list)):
+        return tuple(shown(one, inline) for one in outputs)
+    if isinstance(outputs, Mapping):
+        return {str(name): shown(one, inline) for name, one in outputs.items()}
+    if outputs is None or isinstance(outputs, (bool, int, float, str)):
+        return outputs
+    if outputs.size * outputs.dtype.itemsize > inline:
+        return ArrayHandle(outputs)
+    return Tensor.of(outputs)
+
+
+def _packable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_packable(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _packable(one) for name, one in value.items()}
+    if isinstance(value, ArrayHandle):
+        return Reference(kind="array", type="ndarray", summary=_describe((value,)))
+    return value
+
+
+def _describe(arrays: Any) -> str:
+    return ", ".join(f"{one.dtype}{list(one.shape)}" for one in arrays)
+
+
+def replaced_params(old: Any, new: Any) -> Any:
+    """`new` parameters in the place of `old`, on the device.
+
+    Raises:
+        ArgumentError: they differ in structure, shape or dtype; names the first that does.
+    """
+    new = getattr(new, "params", new)
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        raise ArgumentError(
+            "train_network takes parameters of the same structure as cb_params.train_network.params"
+        )
+    for (path, was), now in zip(jax.tree.leaves_with_path(old), jax.tree.leaves(new), strict=True):
+        if jnp.shape(now) != was.shape or np.result_type(now) != was.dtype:
+            raise ArgumentError(
+                f"parameter {jax.tree_util.keystr(path)} must be {was.dtype}{list(was.shape)}, got "
+                f"{np.result_type(now)}{list(jnp.shape(now))}"
+            )
+    return jax.tree.map(jnp.asarray, new)
+
+
+def _size(params: Any) -> str:
+    return f"{sum(leaf.size for leaf in jax.tree.leaves(params))} parameters"

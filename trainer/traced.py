@@ -1,0 +1,98 @@
+"""Values that callbacks may assign and the compiled step reads: hyperparameters, parameters."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from railbus.schemas.errors import ArgumentError, NotTraced
+from railbus.schemas.events import Decision
+from railbus.schemas.hooks import Mode
+from railbus.schemas.params import Ledger
+
+from .hyperparams import replace, scheduled, values_of
+from .network import Values
+from .program import TrainState
+from .state import handles, replaced_params
+
+
+class Traced:
+    """A run's traced values, as `cb_params` shows them and as the state holds them.
+
+    Attributes:
+        values: injected hyperparameters by name, as numpy scalars; those that follow a schedule are
+            what the last step used.
+    """
+
+    def __init__(self, mode: Mode, state: TrainState, network: Any) -> None:
+        trains = mode == "train"
+        self.values: dict[str, Any] = {}
+        self.follow(values_of(state.optimizer) if trains else {})
+        self._scheduled = scheduled(state.optimizer) if trains else frozenset()
+        self._names = frozenset({*self.values, "train_network"} if trains else ())
+        self._state, self._network = state, network
+        self._patched: dict[str, Any] = {}
+
+    def follow(self, hyperparams: Mapping[str, Any]) -> None:
+        """What a step has used."""
+        for name, value in hyperparams.items():
+            array = np.asarray(value)
+            self.values[name] = array[()]
+
+    def writes(self) -> dict[str, Callable[[Any], Any]]:
+        """The check of an assignment in `cb_params`, by name."""
+        checks: dict[str, Callable[[Any], Any]] = {}
+        for name in self._names - {"train_network"}:
+            checks[name] = self._refusal(name) if name in self._scheduled else self._check(name)
+        if self._names:
+            checks["train_network"] = self._check_params
+        return checks
+
+    def heed(self, decision: Decision, ledger: Ledger) -> bool:
+        """Take note of what a committed event has patched; whether that was anything traced."""
+        self._patched = {
+            name: ledger.params[name]
+            for _, patch in decision.patches
+            for name in patch
+            if name in self._names
+        }
+        for name, value in self._patched.items():
+            if name != "train_network":
+                self.values[name] = value
+        return bool(self._patched)
+
+    def applied(self, state: TrainState) -> TrainState:
+        """`state` with those patches."""
+        hyperparams = dict(self._patched)
+        network = hyperparams.pop("train_network", None)
+        params = state.network.params if network is None else network.params
+        optimizer = replace(state.optimizer, hyperparams) if hyperparams else state.optimizer
+        return TrainState(Values(params, state.network.rest), optimizer)
+
+    def _check(self, name: str) -> Callable[[Any], Any]:
+        like = np.asarray(self.values[name])
+
+        def check(value: Any) -> Any:
+            array = np.asarray(value)
+            if array.dtype.kind not in "biuf" or array.shape != like.shape:
+                raise ArgumentError(
+                    f"cb_params.{name} takes a number like {self.values[name]!r}, got {value!r}"
+                )
+            return array.astype(like.dtype)[()]
+
+        return check
+
+    def _refusal(self, name: str) -> Callable[[Any], Any]:
+        def refuse(value: Any) -> Any:
+            raise NotTraced(
+                f"cb_params.{name} follows a schedule, which sets it anew at every step; pass a "
+                f"number to optax.inject_hyperparams to set it from callbacks"
+            )
+
+        return refuse
+
+    def _check_params(self, value: Any) -> Any:
+        state = self._state
+        params = replaced_params(state.network.params, value)
+        values = Values(params, state.network.rest)
+        return handles(self._network, TrainState(values, state.optimizer))["train_network"]
