@@ -73,9 +73,7 @@ class EventBus:
             ArgumentError: for an unknown hook, or a number below 1.
             BusClosed: after `close`.
         """
-        observer = Observer(
-            hooks, every, run_id=run_id, buffer=buffer, buffer_bytes=buffer_bytes
-        )
+        observer = Observer(hooks, every, run_id=run_id, buffer=buffer, buffer_bytes=buffer_bytes)
         with self._lock:
             if self._closed:
                 raise BusClosed("observe() on a closed bus")

@@ -8,12 +8,10 @@
 | datetime with a time zone | ext -1, msgpack's timestamp | datetime in UTC |
 | numpy array; what has `dtype`, `shape` and `__array__` (`jax.Array`) | ext 1 | `Tensor` |
 | numpy scalar | ext 2 | numpy scalar of the same dtype |
-| `Reference` | ext 3 | `Reference` |
+| `Reference` | ext 3, a msgpack map | `Reference` |
 
-Ext 1 holds the elements (little-endian, C order; first, so that they are aligned when viewed in
-place), each dimension as uint32, the dtype's place in `DTYPES`, the number of dimensions. Ext 2
-holds the element and the dtype's place, ext 3 a msgpack map. Subclasses of the types in the upper
-four rows are refused: an enum or a named tuple would come back as something else.
+Subclasses of the types in the upper four rows are refused: an enum or a named tuple would come back
+as something else.
 """
 
 import datetime as dt
@@ -24,16 +22,15 @@ import os
 import reprlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import ml_dtypes
 import msgpack
 import msgspec
 import numpy as np
 
 from .errors import SnapshotError
 from .frozen import FrozenDict, FrozenList
-from .tensor import Tensor
+from .tensor import Tensor, pack_scalar, pack_tensor, unpack_scalar, unpack_tensor
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,26 +64,21 @@ LIMITS = Limits()
 # One level less than a snapshot: a value stands in the snapshot's own map.
 VALUE_LIMITS = Limits(depth=LIMITS.depth - 1)
 MAX_SNAPSHOT = LIMITS.size
-
 TENSOR, SCALAR, REFERENCE = 1, 2, 3
-# A dtype's place is on the wire: new ones go to the end.
-DTYPES = (
-    *map(np.dtype, "? i1 <i2 <i4 <i8 u1 <u2 <u4 <u8 <f2 <f4 <f8 <c8 <c16".split()),
-    np.dtype(ml_dtypes.bfloat16),
-)
 
-_PLACES = {dtype: place for place, dtype in enumerate(DTYPES)}
 _PLAIN = frozenset((type(None), bool, int, float))
 _TEXT = frozenset((str, bytes))
-_FROZEN = frozenset((FrozenList, FrozenDict))
 _ARRAYS = frozenset((np.ndarray, Tensor))
-_BOXES = (list, tuple, dict)
-# msgpack reserves room for as many items as a list says it has: nested lists of n bytes make it
-# reserve up to n * n * 8 / 3 bytes, 2.7 MiB at this n. Whatever is longer is scanned first.
-_UNSCANNED = 1024
-
+_FROZEN = (FrozenList, FrozenDict)
+_BOXES = frozenset((list, tuple, dict, *_FROZEN))
+# What the packer takes by itself although it would not come back as it is.
+_RAW = frozenset((bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp))
 _FAILURES = (TypeError, ValueError, OverflowError, struct.error)
 _READ_FAILURES = (*_FAILURES, RecursionError, msgpack.UnpackException, msgspec.MsgspecError)
+# msgpack reserves room for as many items as a list says it has, so n bytes of nested lists cost up
+# to n * n * 8 / 3 bytes before anything is read: 2.7 MiB at this n. What is longer is scanned.
+_UNSCANNED = 1024
+_TOO_DEEP = "lists and dicts are nested too deep"
 
 
 def pack(value: object, key: str = "value") -> bytes:
@@ -97,12 +89,13 @@ def pack(value: object, key: str = "value") -> bytes:
             list or dict, the place.
     """
     try:
-        if isinstance(value, _BOXES):
-            _check_boxes(value)
-        elif type(value) not in _PLAIN:
-            _check_size(_size(value))
-        # A new one each time: two threads in one Packer mix their bytes, and it costs 0.1 µs.
-        data: bytes = msgpack.Packer(default=_encode, strict_types=True).pack(value)
+        kind = type(value)
+        if kind not in _PLAIN:
+            if _is_box(value):
+                _check_boxes(value)
+            else:
+                _check_size(_size(value))
+        data: bytes = _packer().pack(value)
         _check_size(len(data))
     except _FAILURES as error:
         raise SnapshotError(f"cb_params key {key!r}: {_complaint(value, key, error)}") from error
@@ -147,11 +140,93 @@ def unpack(data: bytes, limits: Limits = LIMITS) -> object:
             object_pairs_hook=_frozen_dict,
             ext_hook=_decode,
         )
-        if unscanned and type(value) in _FROZEN:
+        if unscanned and isinstance(value, _FROZEN):
             _check_depth(value, limits.depth)
     except _READ_FAILURES as error:
-        raise SnapshotError(f"not a snapshot: {error or type(error).__name__}") from error
+        reason = str(error) or type(error).__name__
+        raise SnapshotError(f"these {len(data)} bytes are not a snapshot: {reason}") from error
     return value
+
+
+def _packer() -> Any:
+    # A new one each time: two threads in one Packer mix their bytes, and it costs 0.1 µs.
+    return msgpack.Packer(default=_encode, strict_types=True, buf_size=1024)
+
+
+@functools.lru_cache(maxsize=1024)
+def _packed_key(key: str) -> bytes:
+    if wrong := _wrong_key(key):
+        raise ValueError(wrong)
+    data: bytes = msgpack.packb(key)
+    return data
+
+
+@functools.lru_cache(maxsize=1024)
+def _map_header(length: int) -> bytes:
+    header: bytes = msgpack.Packer().pack_map_header(length)
+    return header
+
+
+def _encode(value: Any) -> object:
+    """What the packer takes for a value that is not msgpack's own."""
+    kind = type(value)
+    if kind in _ARRAYS:
+        return _ext(TENSOR, pack_tensor(value))
+    if isinstance(value, np.generic):
+        return _ext(SCALAR, pack_scalar(value))
+    if kind is tuple or isinstance(value, FrozenList):
+        return list(value)
+    if isinstance(value, FrozenDict):
+        return dict(value)
+    if kind is Reference:
+        return _ext(REFERENCE, _pack_reference(value))
+    if kind is dt.datetime and value.utcoffset() is not None:
+        return msgpack.Timestamp.from_datetime(value.astimezone(dt.UTC))
+    if hasattr(kind, "__array__") and hasattr(value, "dtype") and hasattr(value, "shape"):
+        return _ext(TENSOR, pack_tensor(_as_numpy(value)))
+    raise TypeError(_advice(value))
+
+
+def _ext(code: int, payload: bytes) -> tuple[int, bytes]:
+    # Past ExtType.__new__, whose checks cost more than packing a loss does.
+    ext: tuple[int, bytes] = tuple.__new__(msgpack.ExtType, (code, payload))
+    return ext
+
+
+def _decode(code: int, payload: bytes) -> object:
+    if code == TENSOR:
+        return unpack_tensor(payload)
+    if code == SCALAR:
+        return unpack_scalar(payload)
+    if code == REFERENCE:
+        return msgspec.msgpack.decode(payload, type=Reference)
+    raise ValueError(f"ext type {code} is unknown")
+
+
+def _pack_reference(reference: Reference) -> bytes:
+    payload = msgspec.msgpack.encode(reference)
+    try:
+        msgspec.msgpack.decode(payload, type=Reference)
+    except msgspec.ValidationError as error:
+        raise TypeError(str(error)) from error
+    return payload
+
+
+def _as_numpy(value: Any) -> np.ndarray[Any, Any]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("its mask would be lost; use value.filled(...)")
+    try:
+        return np.asarray(value)
+    except Exception as error:  # whatever a foreign type raises, of a deleted buffer for example
+        raise TypeError(f"numpy cannot read it: {error}") from error
+
+
+def _frozen_dict(pairs: list[tuple[str, Any]]) -> FrozenDict:
+    made = FrozenDict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice in one map")
+    "".join(made)  # refuses bytes keys, which msgpack lets through
+    return made
 
 
 class _TooMuch(ValueError):
@@ -166,77 +241,208 @@ def _check_size(size: int) -> None:
         )
 
 
-def _check_items(items: int) -> None:
-    if items > LIMITS.items:
-        raise _TooMuch(
-            f"{items} items, at most {LIMITS.items} fit into a snapshot; make it a numpy array, or "
-            "keep it in the callback or in a file"
-        )
+def _too_many(items: int, limits: Limits) -> _TooMuch:
+    return _TooMuch(
+        f"{items} items or more, at most {limits.items} fit into a snapshot; use a numpy array, or "
+        "keep them in the callback or in a file"
+    )
 
 
-def _size(leaf: object) -> int:
-    """At least how many bytes it takes; 0 where only packing can tell."""
-    size = len(leaf) if isinstance(leaf, (str, bytes)) else getattr(leaf, "nbytes", 0)
+def _check_depth(box: Any, room: int) -> None:
+    if not room:
+        raise ValueError(_TOO_DEEP)
+    for child in box.values() if type(box) is FrozenDict else box:
+        if type(child) in _BOXES:
+            _check_depth(child, room - 1)
+
+
+def _is_box(value: object) -> bool:
+    return type(value) in _BOXES or isinstance(value, _FROZEN)
+
+
+def _size(leaf: Any) -> int:
+    """A lower bound of the bytes it takes."""
+    kind = type(leaf)
+    if kind in _RAW:
+        raise TypeError(_advice(leaf))
+    size = len(leaf) if kind in _TEXT else getattr(leaf, "nbytes", 0)
     return size if type(size) is int else 0
 
 
 def _check_boxes(value: object) -> None:
-    """Go down level by level, so that a cycle, or a part that stands in many places, ends too."""
-    items, size, keys = 1, 0, []
+    """Refuse what is too much, level by level: so a cycle, or one list in many places, ends too."""
+    items, size, depth = 1, 0, 0
+    keys: list[str] = []
     level: list[Iterable[Any]] = [(value,)]
-    for _ in range(VALUE_LIMITS.depth + 1):
+    while level:
+        if depth > VALUE_LIMITS.depth:
+            raise ValueError(_TOO_DEEP)
         below: list[Iterable[Any]] = []
         for child in itertools.chain.from_iterable(level):
-            if isinstance(child, dict):
-                items += WEIGHT - 1 + 2 * len(child)
-                keys += child
-                below.append(child.values())
-            elif isinstance(child, (list, tuple)):
-                items += WEIGHT - 1 + len(child)
-                below.append(child)
-            elif type(child) in _TEXT:
+            kind = type(child)
+            if kind in _PLAIN:
+                continue
+            if kind in _TEXT:
                 size += len(child)
-            elif type(child) not in _PLAIN:
-                items += WEIGHT - 1
+                continue
+            items += WEIGHT - 1
+            if not _is_box(child):
                 size += _size(child)
-            _check_items(items)
+                continue
+            items += len(child)
+            if isinstance(child, dict):
+                items += len(child)
+                keys += child
+                child = child.values()
+            below.append(child)
+            if items > LIMITS.items:
+                raise _too_many(items, LIMITS)
         level = below
-    if level:
-        raise ValueError("nested too deep")
+        depth += 1
+    if items > LIMITS.items:
+        raise _too_many(items, LIMITS)
     _check_size(size)
     "".join(keys)
 
 
-@functools.lru_cache(maxsize=1024)
-def _packed_key(key: str) -> bytes:
+class _Head(NamedTuple):
+    """What the first byte of a msgpack token says about the rest."""
+
+    jump: int = 1  # bytes up to the end, or to what the length counts
+    width: int = 0  # bytes of the length, which stand after the first byte
+    length: int = 0  # or this length, out of the first byte
+    each: int = 0  # items that the length counts: 1 in a list, 2 in a map, 0 where it counts bytes
+    weight: int = 0  # items that the token counts for, beyond one
+
+
+def _heads() -> dict[int, _Head]:
+    """Every token that is not of a fixed length or weighs more than one."""
+    more = WEIGHT - 1
+    heads = {0x80 + n: _Head(1, 0, n, 2, more) for n in range(16)}
+    heads |= {0x90 + n: _Head(1, 0, n, 1, more) for n in range(16)}
+    for power, width in enumerate((1, 2, 4)):
+        heads[0xC4 + power] = heads[0xD9 + power] = _Head(1 + width, width)
+        heads[0xC7 + power] = _Head(2 + width, width, weight=more)
+    for power, width in enumerate((2, 4)):
+        heads[0xDC + power] = _Head(1 + width, width, 0, 1, more)
+        heads[0xDE + power] = _Head(1 + width, width, 0, 2, more)
+    return heads | {0xD4 + n: _Head(2 + (1 << n), weight=more) for n in range(5)}
+
+
+def _jumps() -> bytes:
+    """The lengths of all other tokens, by their first byte; 0 for those in `_HEADS`."""
+    numbers = bytes((5, 9, 2, 3, 5, 9, 2, 3, 5, 9))
+    lengths = b"\1" * 0xA0 + bytes(range(1, 33)) + b"\1" * 10 + numbers + b"\1" * 44
+    return bytes(0 if head in _HEADS else length for head, length in enumerate(lengths))
+
+
+_HEADS = _heads()
+_JUMPS = _jumps()
+
+
+def _scan(data: bytes, limits: Limits) -> None:
+    """Refuse bytes for their items and depth, by their tokens alone, before anything is built."""
+    at, items, left, above = 0, 1, 1, list[int]()
+    try:
+        while True:
+            while left:
+                left -= 1
+                head = data[at]
+                jump = _JUMPS[head]
+                if jump:
+                    at += jump
+                    continue
+                jump, width, length, each, weight = _HEADS[head]
+                if width:
+                    length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
+                at += jump
+                items += weight + length * each
+                if items > limits.items:
+                    raise _too_many(items, limits)
+                if each:
+                    above.append(left)
+                    left = length * each
+                    if len(above) > limits.depth:
+                        raise ValueError(_TOO_DEEP)
+                else:
+                    at += length
+            if not above:
+                return
+            left = above.pop()
+    except IndexError:
+        raise ValueError("cut short") from None
+
+
+def _complaint(value: object, key: str, error: Exception) -> str:
+    """What is wrong with a value that cannot be packed; its place is looked for only now."""
+    if isinstance(error, _TooMuch):
+        return f"cannot pack {_kind(value)} of {error}"
+    return next(_faults(value, key, VALUE_LIMITS.depth), f"cannot pack {_kind(value)}; {error}")
+
+
+def _faults(value: Any, path: str, room: int) -> Iterator[str]:
+    subject = _kind(value) + (f" at {path}" if room < VALUE_LIMITS.depth else "")
+    if not _is_box(value):
+        try:
+            _size(value)
+            _packer().pack(value)
+        except _FAILURES as error:
+            yield f"cannot pack {subject}; {_reason(value, error)}"
+    elif not room:
+        deepest = VALUE_LIMITS.depth
+        yield f"cannot pack {subject}; lists and dicts nest at most {deepest} deep, without cycles"
+    else:
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict) and (wrong := _wrong_key(key)):
+                yield f"cannot pack {subject}; {wrong}"
+            yield from _faults(child, f"{path}[{reprlib.repr(key)}]", room - 1)
+
+
+def _wrong_key(key: object) -> str | None:
     if type(key) is not str:
-        raise TypeError(f"keys are str, got {type(key).__name__} {reprlib.repr(key)}")
-    data: bytes = msgpack.packb(key)
-    return data
+        return f"keys are str, got {type(key).__name__} {reprlib.repr(key)}"
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return f"its key {reprlib.repr(key)} holds half a surrogate pair"
+    return None
 
 
-@functools.lru_cache(maxsize=1024)
-def _map_header(length: int) -> bytes:
-    header: bytes = msgpack.Packer().pack_map_header(length)
-    return header
+def _kind(value: object) -> str:
+    dtype = getattr(value, "dtype", None)
+    name = type(value).__name__
+    return f"{name} of dtype {dtype}" if isinstance(dtype, np.dtype) else name
 
 
-def _encode(value: Any) -> object:
-    """What stands for a value that is not msgpack's own: the packer's `default`."""
-    kind = type(value)
-    if kind in _ARRAYS:
-        return _tensor_ext(value)
-    if isinstance(value, np.generic):
-        place, elements = _elements(np.asarray(value))
-        return _ext(SCALAR, elements + bytes((place,)))
-    if kind is tuple or isinstance(value, FrozenList):
-        return list(value)
-    if isinstance(value, FrozenDict):
-        return dict(value)
-    if kind is Reference:
-        return _ext(REFERENCE, _reference_payload(value))
-    if kind is dt.datetime:
-        return _timestamp(value)
-    if hasattr(kind, "__array__") and hasattr(value, "dtype") and hasattr(value, "shape"):
-        return _tensor_ext(_as_numpy(value))
-    raise TypeError(_advice(value))
+def _reason(leaf: object, error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "it holds half a surrogate pair, which UTF-8 cannot; use bytes"
+    if isinstance(leaf, int):
+        return "ints have 64 bits; use float(...) or str(...)"
+    return str(error)
+
+
+_ADVICE: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (enum.Enum, "use its .value"),
+    (dt.datetime, "use a plain datetime with a time zone, as datetime.now(UTC) gives"),
+    ((dt.date, dt.time), "use its .isoformat()"),
+    (dt.timedelta, "use its .total_seconds()"),
+    (msgpack.Timestamp, "use its .to_datetime()"),
+    ((set, frozenset), "use a list, sorted where the order matters"),
+    (complex, "use np.complex128(...)"),
+    (os.PathLike, "use str(...)"),
+    (dict, "use dict(...)"),
+    ((list, tuple), "use list(...)"),
+    ((bytes, bytearray, memoryview), "use bytes(...)"),
+    (str, "use str(...)"),
+    (int, "use int(...)"),
+    (float, "use float(...)"),
+)
+
+
+def _advice(value: object) -> str:
+    return next(
+        (advice for types, advice in _ADVICE if isinstance(value, types)),
+        "snapshots carry None, bool, int, float, str, bytes, list, tuple, dict, datetime, numpy's "
+        "arrays and scalars; keep anything else in the callback itself",
+    )

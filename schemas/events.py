@@ -1,6 +1,7 @@
 """What travels between a run and its subscribers: events, acks, decisions, gaps."""
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 import msgspec
 
@@ -28,7 +29,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cb_params(self) -> Snapshot:
         """The snapshot, decoded anew at each access; attribute access as in a callback."""
-        return Snapshot(unpack(self.snapshot))
+        return Snapshot(cast(Mapping[str, Any], unpack(self.snapshot)))
 
     def __str__(self) -> str:
         return f"{self.hook.value} #{self.seq}"

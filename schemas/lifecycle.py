@@ -140,9 +140,7 @@ def _steps(begin: Hook, end: Hook, before: int, stops: _Stops) -> Generator[Fire
     mode: Mode = "train" if begin is Hook.TRAIN_STEP_BEGIN else "eval"
     while not stops.asked(mode) and (yield Need.BATCH):
         count += 1
-        stops.hear(
-            (yield Fire(begin, {"cur_step_num": before + count, "cur_batch_num": count}))
-        )
+        stops.hear((yield Fire(begin, {"cur_step_num": before + count, "cur_batch_num": count})))
         yield Need.STEP
         stops.hear((yield Fire(end, {})))
     return count

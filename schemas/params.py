@@ -251,4 +251,3 @@ class Ledger:
         params = CallbackParams(values)
         object.__setattr__(params, "_ledger", self)
         return params
-

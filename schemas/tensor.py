@@ -56,8 +56,9 @@ def pack_tensor(array: Array) -> bytes:
         struct.error: for a dimension of 2**32 or more (of an empty array).
     """
     place, elements = _elements(array)
-    shape = array.shape
-    return elements + struct.pack(f"<{len(shape)}IBB", *shape, place, len(shape))
+    ndim = array.ndim
+    dims = struct.pack(f"<{ndim}I", *array.shape) if ndim else b""
+    return elements + dims + bytes((place, ndim))
 
 
 def unpack_tensor(data: bytes) -> Tensor:
@@ -70,7 +71,8 @@ def unpack_tensor(data: bytes) -> Tensor:
     end = len(data) - 2 - 4 * ndim
     if end < 0:
         raise ValueError(f"an array of {ndim} dimensions is cut short")
-    tensor = Tensor(struct.unpack_from(f"<{ndim}I", data, end), dtype, data)
+    shape = struct.unpack_from(f"<{ndim}I", data, end) if ndim else ()
+    tensor = Tensor(shape, dtype, data)
     if tensor.nbytes != end:
         raise ValueError(f"an array of {tensor.nbytes} bytes has {end}")
     # Of bool elements numpy trusts that they are 0 or 1.

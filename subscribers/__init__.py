@@ -1,5 +1,12 @@
-"""Callbacks: what users subclass, and the workers that run them."""
+"""Callbacks: what users subclass, those that are built in, and the workers that run them."""
 
 from .callback import Callback as Callback, callback_list as callback_list
+from .checkpoint_config import CheckpointConfig as CheckpointConfig
 from .context import RunContext as RunContext
+from .history import History as History
+from .lambda_callback import LambdaCallback as LambdaCallback
+from .loss_monitor import LossMonitor as LossMonitor
+from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .roster import Roster as Roster
+from .stop_at_time import StopAtTime as StopAtTime
+from .time_monitor import TimeMonitor as TimeMonitor

@@ -130,7 +130,10 @@ class CallbackParticipant:
         if self.role.on_error == "raise" and turn.event.hook is not Hook.EXCEPTION:
             return
         logger.error(
-            "%s raised in %s, on_error=%r", self.role.name, turn.event, self.role.on_error,
+            "%s raised in %s, on_error=%r",
+            self.role.name,
+            turn.event,
+            self.role.on_error,
             exc_info=error,
         )
 

@@ -1,1 +1,7 @@
-"""The trainer: the run loop, the compiled block, data, state and checkpoints."""
+"""The trainer: compiled steps whose events go onto the bus."""
+
+from .batches import ArrayDataset as ArrayDataset
+from .checkpoint import load_checkpoint as load_checkpoint, save_checkpoint as save_checkpoint
+from .result import RunResult as RunResult, RunStats as RunStats, Status as Status
+from .run import Run as Run
+from .trainer import Trainer as Trainer

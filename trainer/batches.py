@@ -62,7 +62,9 @@ class ArrayDataset:
 
     def __len__(self) -> int:
         samples = int(self.arrays[0].shape[0])
-        return samples // self.batch_size + (not self.drop_remainder and samples % self.batch_size > 0)
+        return samples // self.batch_size + (
+            not self.drop_remainder and samples % self.batch_size > 0
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -206,7 +208,9 @@ class BatchSource:
         if found == self._signature:
             return batch
         fits = len(found) == len(self._signature) and all(
-            shape[1:] == first[1:] and len(shape) == len(first) and kind == first_kind
+            shape[1:] == first[1:]
+            and len(shape) == len(first)
+            and kind == first_kind
             and (shape[:1] < first[:1] or shape == first)
             for (shape, kind), (first, first_kind) in zip(found, self._signature, strict=False)
         )

@@ -21,7 +21,10 @@ METADATA = "railbus.json"  # beside Orbax's own files in a folder
 
 
 def save_checkpoint(
-    save_obj: Any, ckpt_file_name: str | os.PathLike[str], *, append_dict: Mapping[str, Any] | None = None
+    save_obj: Any,
+    ckpt_file_name: str | os.PathLike[str],
+    *,
+    append_dict: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a network's arrays to one safetensors file (MindSpore's name).
 

@@ -53,6 +53,11 @@ class RunLoop:
         self._outputs: dict[Mode, Live] = {}
         self._losses: list[float] = []
 
+    @property
+    def trains(self) -> bool:
+        """Whether it is more than a lone evaluation."""
+        return self._plan.mode == "train"
+
     def drive(self, publisher: Publisher) -> None:
         """The whole run, from its first event to its last."""
         while self._moment is not None:
@@ -114,12 +119,14 @@ class RunLoop:
         if self.traced.heed(decision, self.ledger):
             self.state = self.committed = self.traced.applied(self.state)
 
-    def _meet(self, need: Need) -> Any:
+    def _meet(self, need: Need) -> bool | None:
         """What the lifecycle asks for."""
         if need is Need.BATCH:
             return self._take()
-        if need is Need.STEP:
-            return self._train() if self._mode == "train" else self._evaluate()
+        if need is Need.STEP and self._mode == "train":
+            self._train()
+        elif need is Need.STEP:
+            self._evaluate()
         return None
 
     def _take(self) -> bool:
@@ -127,8 +134,9 @@ class RunLoop:
         if self._opening:
             self._opening = False
             source.begin_epoch()
-            self._losses = []
-            if self._mode == "eval":
+            if self._mode == "train":
+                self._losses = []
+            else:
                 self._evaluation = self._program.init_evaluation()
         if not source.more():
             return False
@@ -153,12 +161,16 @@ class RunLoop:
         loss, outputs, self._evaluation = self._program.evaluate(
             self.state.network, self._batch, self._evaluation
         )
+        if self._program.metrics.on_host:
+            arrays = [np.asarray(one) for one in (loss, outputs, labels)]
+            self._program.metrics.update_host(*arrays)
         self._outputs["eval"] = live("outputs", (shown(loss), *shown((outputs, labels), 0)))
         self._stats.eval_steps += 1
 
     def _results(self) -> dict[str, Any]:
         """Metrics of an evaluation; none where a stop came before its first batch."""
-        metrics, self.metrics = {}, {}
+        metrics: dict[str, Any] = {}
+        self.metrics = metrics
         if self._evaluation is not None:
             metrics, eval_loss = self._program.results(self._evaluation)
             self.metrics, self._evaluation = {**metrics, "eval_loss": eval_loss}, None
@@ -168,7 +180,7 @@ class RunLoop:
         return {"metrics": metrics, "eval_results": self.metrics}
 
     def _close_epoch(self) -> None:
-        record = {"epoch": self.epoch}
+        record: dict[str, Any] = {"epoch": self.epoch}
         if self._losses:
             record["loss"] = float(np.mean(self._losses))
         if self._plan.validates(self.epoch):

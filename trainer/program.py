@@ -54,15 +54,6 @@ class Program:
         self._evaluate = jax.jit(self._eval_step)
         self._predict = jax.jit(self._predict_step)
 
-    def init(self, seed: int, batch: Batch) -> TrainState:
-        """The state before the first step.
-
-        Raises:
-            ArgumentError: the batch has no inputs beside its labels.
-        """
-        values = self._network.init(jax.random.key(seed), self._inputs(batch))
-        return TrainState(values, self.init_optimizer(values))
-
     def init_optimizer(self, values: Values) -> Any:
         """The optimizer's state before the first step; () where there is no optimizer."""
         return () if self._optimizer is None else self._optimizer.init(values.params)
@@ -97,7 +88,12 @@ class Program:
         """The evaluation network's outputs."""
         return self._predict(network, inputs)
 
-    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """What of a batch the network takes.
+
+        Raises:
+            ArgumentError: nothing is left beside the labels.
+        """
         if self._loss_fn is None:
             return batch
         if len(batch) < 2:
@@ -119,7 +115,7 @@ class Program:
 
         def objective(params: Any) -> tuple[jax.Array, tuple[Any, Any]]:
             values = Values(params, network.rest)
-            outputs, rest = self._network.apply(values, self._inputs(batch), training=True)
+            outputs, rest = self._network.apply(values, self.inputs(batch), training=True)
             loss, aux, has_aux = self._losses(outputs, batch)
             loss = jnp.mean(loss)
             return loss, (rest, (loss, aux) if has_aux else loss)
@@ -133,7 +129,7 @@ class Program:
         return TrainState(Values(params, rest), after), StepOutputs(net_outputs, moving)
 
     def _eval_step(self, network: Values, batch: Batch, state: Any) -> tuple[Any, Any, Any]:
-        outputs, _ = self._eval_network.apply(network, self._inputs(batch), training=False)
+        outputs, _ = self._eval_network.apply(network, self.inputs(batch), training=False)
         loss, aux, has_aux = self._losses(outputs, batch)
         if self._loss_fn is None:
             outputs = aux if has_aux else None

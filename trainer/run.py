@@ -29,6 +29,7 @@ class Execution:
 
     Args:
         facts: what `cb_params` holds from the first event on.
+        begin: called with the loop before anything is entered; may refuse by raising.
         finish: called with the loop when the callbacks have been exited.
     """
 
@@ -38,12 +39,13 @@ class Execution:
         loop: RunLoop,
         callbacks: Sequence[Callback],
         facts: Mapping[str, Any],
+        begin: Callable[[RunLoop], None],
         finish: Callable[[RunLoop], None],
         stats: RunStats,
     ) -> None:
         self.run_id, self.loop, self.stats = run_id, loop, stats
         self.roster = Roster(callbacks)
-        self._facts, self._finish = facts, finish
+        self._facts, self._begin, self._finish = facts, begin, finish
         self._publisher: Publisher | None = None
         self._asked: list[tuple[str, str]] = []
         self._error: BaseException | None = None
@@ -53,6 +55,7 @@ class Execution:
         """Enter the callbacks, drive the loop, exit them; an error is kept for `result`."""
         began = time.perf_counter()
         try:
+            self._begin(self.loop)
             self.roster.enter(self.loop.ledger, self._stop_requested)
         except BaseException as error:
             self._error = error

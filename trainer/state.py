@@ -14,7 +14,7 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.params import Live
 from railbus.schemas.tensor import Tensor
 
-from .checkpoint import write_tree
+from .checkpoint import save_checkpoint, write_tree
 from .program import TrainState
 
 INLINE_BYTES = 64 * 2**10  # larger arrays are in a snapshot by reference
@@ -33,19 +33,26 @@ class NetworkHandle:
         self.params, self.state = state.network
         self._optimizer = state.optimizer
 
-    def save(self, path: str | Path, metadata: Mapping[str, object] | None = None) -> None:
-        """Write network and optimizer as an Orbax checkpoint folder; `load_checkpoint` reads it.
+    def save(
+        self, path: str | Path, format: str = "ckpt", notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a checkpoint that `load_checkpoint` reads, whole or not at all.
+
+        Args:
+            format: `"ckpt"`, an Orbax folder with network and optimizer, or `"safetensors"`, one
+                file with the network.
+            notes: JSON values that go with it.
 
         Raises:
             CheckpointError: it cannot be written.
         """
+        if format == "safetensors":
+            save_checkpoint(self, path, append_dict=notes)
+            return
         leaves = enumerate(jax.tree.leaves(self._optimizer))
-        tree = {
-            "params": self.params,
-            "state": self.state,
-            "optimizer": {str(place): leaf for place, leaf in leaves},
-        }
-        write_tree(Path(path), tree, metadata or {})
+        optimizer = {str(place): leaf for place, leaf in leaves}
+        tree = {"params": self.params, "state": self.state, "optimizer": optimizer}
+        write_tree(Path(path), tree, notes or {})
 
     def __repr__(self) -> str:
         return f"<{type(self.source).__name__} at one event, {_size(self.params)}>"
@@ -79,7 +86,7 @@ class ArrayHandle:
         return jnp.asarray(self._array)
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __repr__(self) -> str:
         return f"<array {self.dtype}{list(self.shape)}>"
@@ -108,7 +115,7 @@ def live(kind: str, value: Any) -> Live:
 
 @lru_cache(maxsize=256)
 def _stub(kind: str, name: str, summary: str) -> bytes:
-    return pack(Reference(kind=kind, type=name, summary=summary))
+    return pack(Reference(kind=kind, type=name, summary=summary, id=""))
 
 
 def shown(outputs: Any, inline: int = INLINE_BYTES) -> Any:
@@ -132,7 +139,7 @@ def _packable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _packable(one) for name, one in value.items()}
     if isinstance(value, ArrayHandle):
-        return Reference(kind="array", type="ndarray", summary=_describe((value,)))
+        return Reference(kind="array", type="ndarray", summary=_describe((value,)), id="")
     return value
 
 
@@ -147,7 +154,7 @@ def replaced_params(old: Any, new: Any) -> Any:
         ArgumentError: they differ in structure, shape or dtype; names the first that does.
     """
     new = getattr(new, "params", new)
-    if jax.tree.structure(old) != jax.tree.structure(new):
+    if not same_structure(old, new):
         raise ArgumentError(
             "train_network takes parameters of the same structure as cb_params.train_network.params"
         )
@@ -158,6 +165,11 @@ def replaced_params(old: Any, new: Any) -> Any:
                 f"{np.result_type(now)}{list(jnp.shape(now))}"
             )
     return jax.tree.map(jnp.asarray, new)
+
+
+def same_structure(one: Any, other: Any) -> bool:
+    """Whether two trees differ in their leaves only."""
+    return bool(jax.tree.structure(one) == jax.tree.structure(other))
 
 
 def _size(params: Any) -> str:

@@ -1,51 +1,42 @@
 """`Trainer`: the public way to train, fit, evaluate and predict (DESIGN section 5)."""
 
-import logging
-import re
-import secrets
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import jax
 import optax
-from flax import nnx
 
 from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
-from railbus.schemas.lifecycle import Plan
-from railbus.subscribers.callback import callback_list, refuse_legacy
+from railbus.schemas.hooks import Mode
 
+from .arguments import Arguments
 from .batches import BatchSource
 from .loop import RunLoop
 from .metrics import MetricSet
-from .network import FunctionalNetwork, NnxNetwork, Values, adapt
+from .network import FunctionalNetwork, Values, adapt
 from .program import Program, TrainState
 from .result import RunResult, RunStats
 from .run import Execution, Run, carry_out, start
-from .state import handles, live
-
-logger = logging.getLogger(__name__)
-
-RUN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+from .state import handles, live, same_structure
 
 
 class Trainer:
-    """Trains a network; callbacks are called at every step, in order, and may stop the run.
+    """Trains a network; callbacks see every step, in order, and may stop the run at any of them.
 
     Args:
         network: a `flax.nnx` module, which holds the trained values after a run, or an object
             with `init(rng, *inputs)` and `apply(params, *inputs)`, whose values are in `params`.
-        loss_fn: `loss_fn(outputs, labels)`, one value per example, a scalar, or `(loss, aux)`; a
+        loss_fn: `loss_fn(outputs, labels)`: one value per example, a scalar, or `(loss, aux)`. A
             batch is then `(*inputs, labels)`. None: the network takes the whole batch and gives
             the loss.
         optimizer: an optax transformation; None only evaluates.
         metrics: names (`accuracy`, `loss`, `top_<k>_accuracy`, `mae`, `mse`), or a dict of name to
             object with `reset`, `update` and `compute`.
-        eval_network: takes the place of `network` in evaluation; an nnx module with the same
-            parameters.
+        eval_network: takes the place of `network` in evaluation, with the same parameters.
         seed: of the initial values of an `init` / `apply` network.
-        bus: where the runs' events go; a new one by default.
+        bus: where the runs' events go; one of its own by default.
 
     Attributes:
         bus: observe it, from any thread or event loop.
@@ -67,7 +58,9 @@ class Trainer:
     ) -> None:
         if loss_fn is not None and not callable(loss_fn):
             raise ArgumentTypeError(f"loss_fn must be callable or None, got {loss_fn!r}")
-        if optimizer is not None and not hasattr(optimizer, "update"):
+        if optimizer is not None and not (
+            hasattr(optimizer, "init") and hasattr(optimizer, "update")
+        ):
             raise ArgumentTypeError(f"optimizer must be an optax transformation, got {optimizer!r}")
         self.bus = EventBus() if bus is None else bus
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
@@ -82,7 +75,7 @@ class Trainer:
 
     @property
     def params(self) -> Any:
-        """The trained values as a nested dict of arrays; None before the first run."""
+        """The trained values as nested dicts of arrays; None before the first run."""
         return None if self._state is None else self._state.network.params
 
     def train(
@@ -100,21 +93,27 @@ class Trainer:
 
         Args:
             epoch: number of the last epoch.
-            train_dataset: an iterable of batches that can be iterated once per epoch.
+            train_dataset: an iterable of batches, iterated once per epoch.
             callbacks: a `Callback`, or a list or tuple of them.
-            dataset_sink_mode: accepted, without effect: every step is visible anyway.
+            dataset_sink_mode: accepted, without effect: every step is visible in any case.
             sink_size: accepted, without effect.
-            run_id: name of the run on the bus; made from the time by default.
+            run_id: the run's name on the bus; made from the time by default.
 
         Raises:
-            RailbusError: an argument, the data or the callbacks cannot work; nothing has run.
+            RailbusError: arguments, data or callbacks cannot work; nothing has run.
             BaseException: what a callback, the data or the program raised.
         """
-        prepared = self._prepare(
-            epoch, train_dataset, None, None, callbacks, initial_epoch, run_id,
-            (dataset_sink_mode, sink_size),
+        arguments = Arguments(
+            kind="train",
+            epoch=epoch,
+            train_dataset=train_dataset,
+            callbacks=callbacks,
+            sinking=dataset_sink_mode,
+            sink_size=sink_size,
+            initial_epoch=initial_epoch,
+            run_id=run_id,
         )
-        return carry_out(self.bus, prepared)
+        return carry_out(self.bus, self._prepare(arguments))
 
     def fit(
         self,
@@ -132,17 +131,27 @@ class Trainer:
     ) -> RunResult:
         """Train, and validate every `valid_frequency` epochs or at the epochs it lists.
 
-        Args and errors as in `train`; besides:
-            valid_dataset: an iterable of batches; None trains without validation.
+        Arguments and errors are those of `train`, and:
+
+        Args:
+            valid_dataset: an iterable of batches, iterated once per validation; None: no validation.
 
         Raises:
-            ArgumentError: no metrics for a validation, or callbacks with older hook names.
+            ArgumentError: a validation without metrics, or callbacks with older hook names.
         """
-        prepared = self._prepare_fit(
-            epoch, train_dataset, valid_dataset, valid_frequency, callbacks, initial_epoch, run_id,
-            (dataset_sink_mode or valid_dataset_sink_mode, sink_size),
+        arguments = Arguments(
+            kind="fit",
+            epoch=epoch,
+            train_dataset=train_dataset,
+            valid_dataset=valid_dataset,
+            valid_frequency=valid_frequency,
+            callbacks=callbacks,
+            sinking=dataset_sink_mode or valid_dataset_sink_mode,
+            sink_size=sink_size,
+            initial_epoch=initial_epoch,
+            run_id=run_id,
         )
-        return carry_out(self.bus, prepared)
+        return carry_out(self.bus, self._prepare(arguments))
 
     def eval(
         self,
@@ -155,32 +164,45 @@ class Trainer:
         """Evaluate; inside a hook of a run, the parameters at that event.
 
         Returns:
-            The metrics; `{}` where a callback stopped before the first batch.
+            The metrics; `{}` where a callback stopped it before the first batch.
 
         Raises:
             ArgumentError: the trainer has no metrics.
         """
-        prepared = self._prepare_eval(valid_dataset, callbacks, run_id, (dataset_sink_mode, -1))
-        return dict(carry_out(self.bus, prepared).metrics)
+        arguments = Arguments(
+            kind="eval",
+            valid_dataset=valid_dataset,
+            callbacks=callbacks,
+            sinking=dataset_sink_mode,
+            run_id=run_id,
+        )
+        return dict(carry_out(self.bus, self._prepare(arguments)).metrics)
 
     def predict(self, *inputs: Any) -> Any:
         """The network's outputs in evaluation mode, on the device."""
-        return self._program.predict(self._values(inputs).network, inputs)
+        if self._training is not None:
+            return self._program.predict(self._training.state.network, inputs)
+        return self._program.predict(self._values(inputs), inputs)
 
     def start_train(
         self,
         epoch: int,
         train_dataset: Any,
         callbacks: Any = None,
-        initial_epoch: int = 0,
         *,
+        initial_epoch: int = 0,
         run_id: str | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`train` beside the caller: `async with trainer.start_train(...) as run`."""
-        prepared = self._prepare(
-            epoch, train_dataset, None, None, callbacks, initial_epoch, run_id, (False, -1)
+        arguments = Arguments(
+            kind="train",
+            epoch=epoch,
+            train_dataset=train_dataset,
+            callbacks=callbacks,
+            initial_epoch=initial_epoch,
+            run_id=run_id,
         )
-        return start(self.bus, prepared)
+        return start(self.bus, self._prepare(arguments))
 
     def start_fit(
         self,
@@ -189,48 +211,99 @@ class Trainer:
         valid_dataset: Any = None,
         valid_frequency: int | Collection[int] = 1,
         callbacks: Any = None,
-        initial_epoch: int = 0,
         *,
+        initial_epoch: int = 0,
         run_id: str | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`fit` beside the caller: `async with trainer.start_fit(...) as run`."""
-        prepared = self._prepare_fit(
-            epoch, train_dataset, valid_dataset, valid_frequency, callbacks, initial_epoch, run_id,
-            (False, -1),
+        arguments = Arguments(
+            kind="fit",
+            epoch=epoch,
+            train_dataset=train_dataset,
+            valid_dataset=valid_dataset,
+            valid_frequency=valid_frequency,
+            callbacks=callbacks,
+            initial_epoch=initial_epoch,
+            run_id=run_id,
         )
-        return start(self.bus, prepared)
+        return start(self.bus, self._prepare(arguments))
 
     def start_eval(
         self, valid_dataset: Any, callbacks: Any = None, *, run_id: str | None = None
     ) -> AbstractAsyncContextManager[Run]:
         """`eval` beside the caller: `async with trainer.start_eval(...) as run`."""
-        return start(self.bus, self._prepare_eval(valid_dataset, callbacks, run_id, (False, -1)))
-
-    def _prepare_fit(
-        self,
-        epoch: int,
-        train_dataset: Any,
-        valid_dataset: Any,
-        valid_frequency: int | Collection[int],
-        callbacks: Any,
-        initial_epoch: int,
-        run_id: str | None,
-        sinking: tuple[bool, int],
-    ) -> Execution:
-        refuse_legacy(callback_list(callbacks))
-        if valid_dataset is None:
-            return self._prepare(
-                epoch, train_dataset, None, None, callbacks, initial_epoch, run_id, sinking
-            )
-        if not self._metrics.names:
-            raise ArgumentError("fit with a valid_dataset needs metrics, Trainer(metrics={...})")
-        return self._prepare(
-            epoch,
-            train_dataset,
-            valid_dataset,
-            _frequency(valid_frequency),
-            callbacks,
-            initial_epoch,
-            run_id,
-            sinking,
+        arguments = Arguments(
+            kind="eval", valid_dataset=valid_dataset, callbacks=callbacks, run_id=run_id
         )
+        return start(self.bus, self._prepare(arguments))
+
+    def _prepare(self, arguments: Arguments) -> Execution:
+        """Check everything that can be checked before anything is compiled or entered."""
+        callbacks = arguments.checked_callbacks()
+        run_id = arguments.checked_name()
+        if (arguments.validates or arguments.kind == "eval") and not self._metrics.names:
+            raise ArgumentError("an evaluation needs metrics, for example metrics={'accuracy'}")
+        if arguments.kind != "eval" and self.optimizer is None:
+            raise ArgumentError("training needs an optimizer, for example optax.sgd(1e-2)")
+        sources = _sources(arguments)
+        plan = arguments.plan(sources.get("train"), sources.get("eval"))
+        first = sources["train" if plan.mode == "train" else "eval"].peek()
+        state = self._state_for(self._program.inputs(first))
+        stats = RunStats()
+        loop = RunLoop(plan, self._program, state, sources, self.network, stats)
+        facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
+        return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats)
+
+    def _begin(self, loop: RunLoop) -> None:
+        if not loop.trains:
+            return
+        if self._training is not None:
+            raise BusClosed("this trainer is training already; use a second Trainer")
+        self._training = loop
+
+    def _finish(self, loop: RunLoop) -> None:
+        if self._training is loop:
+            self._training = None
+            self._state = loop.committed
+            self._adapted.store(loop.committed.network)
+
+    def _state_for(self, inputs: tuple[Any, ...]) -> TrainState:
+        """The state that a run begins with; inside a hook that of the run under way."""
+        if self._training is not None:
+            return self._training.state
+        values = self._values(inputs)
+        before = self._state
+        if before is None or not same_structure(before.network.params, values.params):
+            return TrainState(values, self._program.init_optimizer(values))
+        return TrainState(values, before.optimizer)
+
+    def _values(self, inputs: tuple[Any, ...]) -> Values:
+        if self._state is not None and isinstance(self._adapted, FunctionalNetwork):
+            return self._state.network
+        return self._adapted.init(jax.random.key(self._seed), inputs)
+
+    def _facts(self, arguments: Arguments, callbacks: list[Any], loop: RunLoop) -> dict[str, Any]:
+        things = {
+            "network": self.network,
+            "loss_fn": self.loss_fn,
+            "train_dataset": arguments.train_dataset,
+            "valid_dataset": arguments.valid_dataset,
+            "eval_network": None if not arguments.validates else self.eval_network or self.network,
+            "list_callback": tuple(callbacks),
+        }
+        facts: dict[str, Any] = {"parallel_mode": "stand_alone", "device_number": 1}
+        facts |= {name: live(name, it) for name, it in things.items() if it is not None}
+        facts["dataset_sink_mode"] = False
+        if loop.trains:
+            facts["epoch_num"] = arguments.epoch - arguments.initial_epoch
+            facts |= loop.traced.values | handles(self.network, loop.state)
+        return facts
+
+
+def _sources(arguments: Arguments) -> dict[Mode, BatchSource]:
+    sources: dict[Mode, BatchSource] = {}
+    if arguments.kind != "eval":
+        sources["train"] = BatchSource(arguments.train_dataset, "train_dataset")
+    if arguments.validates or arguments.kind == "eval":
+        sources["eval"] = BatchSource(arguments.valid_dataset, "valid_dataset")
+    return sources

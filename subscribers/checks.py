@@ -1,0 +1,56 @@
+"""Checks of constructor arguments: the type strictly, then the range (as MindSpore's do)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+
+
+def count(name: str, value: Any, least: int) -> int:
+    """`value`, an int of at least `least`.
+
+    Raises:
+        ArgumentTypeError: it is no int; a bool is none either.
+        ArgumentError: it is too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name} must be an int, got {type(value).__name__} {value!r}")
+    if value < least:
+        raise ArgumentError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def seconds(name: str, value: Any) -> float:
+    """`value`, a number of seconds above 0.
+
+    Raises:
+        ArgumentTypeError: it is no number.
+        ArgumentError: it is not above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name} must be seconds, got {type(value).__name__} {value!r}")
+    if not value > 0:
+        raise ArgumentError(f"{name} must be above 0 s, got {value}")
+    return float(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, a bool.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name} must be a bool, got {type(value).__name__} {value!r}")
+    return value
+
+
+def function(name: str, value: Any) -> Callable[..., Any]:
+    """`value`, something that can be called.
+
+    Raises:
+        ArgumentTypeError: it cannot.
+    """
+    if not callable(value):
+        raise ArgumentTypeError(f"{name} must be callable, got {type(value).__name__} {value!r}")
+    return value  # type: ignore[no-any-return]  # checked by callable()

@@ -1,0 +1,51 @@
+"""`History`: keeps what a run measured."""
+
+from typing import Any
+
+import numpy as np
+
+from .callback import Callback
+from .context import RunContext
+
+
+class History(Callback):
+    """Keeps each epoch's last training loss and validation results, as lists by name.
+
+    At `on_train_epoch_end`. `history["net_output"]` is the loss of the epoch's last step (MindSpore's
+    name), `history[metric]` what validations found, `eval_loss` among them; `epochs[name]` are the
+    epochs that the values belong to, so that the two have the same length (in MindSpore's `History`
+    they have not). Each run starts anew. Keras has the same `history`.
+
+    Attributes:
+        history: lists of values by name.
+        epochs: lists of epochs by the same names.
+        epoch: `{"epoch": [1, 2, ...]}`, all epochs (MindSpore's name).
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        """Start anew."""
+        self._clear()
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        """Take down the epoch."""
+        cb_params = run_context.original_args()
+        epoch = cb_params.cur_epoch_num
+        self.epoch["epoch"].append(epoch)
+        if "net_outputs" in cb_params and cb_params.cur_batch_num:
+            outputs = cb_params.net_outputs
+            loss = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+            self._add("net_output", epoch, float(np.mean(loss)))
+        for name, value in cb_params.get("eval_results", {}).items():
+            self._add(name, epoch, value)
+
+    def _add(self, name: str, epoch: int, value: Any) -> None:
+        self.history.setdefault(name, []).append(value)
+        self.epochs.setdefault(name, []).append(epoch)
+
+    def _clear(self) -> None:
+        self.history: dict[str, list[Any]] = {}
+        self.epochs: dict[str, list[int]] = {}
+        self.epoch: dict[str, list[int]] = {"epoch": []}

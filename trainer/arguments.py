@@ -1,0 +1,121 @@
+"""What a run is asked to do, checked before anything is compiled or entered."""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Collection
+from typing import Any, Literal
+
+import msgspec
+
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.schemas.lifecycle import Plan
+from railbus.subscribers.callback import Callback, callback_list, refuse_legacy
+
+from .batches import BatchSource
+
+logger = logging.getLogger(__name__)
+
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+class Arguments(msgspec.Struct, kw_only=True, frozen=True):
+    """The arguments of `train`, `fit` or `eval`, as given."""
+
+    kind: Literal["train", "fit", "eval"]
+    epoch: Any = 1
+    train_dataset: Any = None
+    valid_dataset: Any = None
+    valid_frequency: Any = 1
+    callbacks: Any = None
+    sinking: bool = False
+    sink_size: int = -1
+    initial_epoch: Any = 0
+    run_id: str | None = None
+
+    @property
+    def validates(self) -> bool:
+        """Whether a validation belongs to it."""
+        return self.valid_dataset is not None
+
+    def checked_callbacks(self) -> list[Callback]:
+        """The callbacks as a list of its own.
+
+        Raises:
+            CallbackTypeError: something in it is no `Callback`.
+            ArgumentError: `fit` with older hook names.
+        """
+        callbacks = callback_list(self.callbacks)
+        if self.kind == "fit":
+            refuse_legacy(callbacks)
+        return callbacks
+
+    def checked_name(self) -> str:
+        """The run's name, made from the time where none was given.
+
+        Raises:
+            ArgumentError: it is no name of a run.
+        """
+        if self.run_id is None:
+            return f"{self.kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        if not isinstance(self.run_id, str) or not RUN_ID.fullmatch(self.run_id):
+            raise ArgumentError(
+                f"run_id must be lower-case letters, digits, '-' and '_', at most 64 of them, "
+                f"got {self.run_id!r}"
+            )
+        return self.run_id
+
+    def plan(self, train: BatchSource | None, valid: BatchSource | None) -> Plan:
+        """The shape of the run.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: for epochs or a frequency that cannot work.
+            DatasetError: for data that cannot be read that often, or at all.
+        """
+        self._mention_sinking()
+        if train is None:
+            assert valid is not None
+            valid.peek()
+            return Plan(mode="eval", valid_batch_num=valid.size)
+        epochs = _count("epoch", self.epoch, 1)
+        initial = _count("initial_epoch", self.initial_epoch, 0)
+        if initial >= epochs:
+            raise ArgumentError(
+                f"initial_epoch must be below epoch, the number of the last one, got {initial} and "
+                f"{epochs}"
+            )
+        plan = Plan(
+            mode="train",
+            epochs=epochs,
+            initial_epoch=initial,
+            batch_num=train.size,
+            valid_batch_num=None if valid is None else valid.size,
+            valid_frequency=None if valid is None else _frequency(self.valid_frequency),
+        )
+        train.check_epochs(epochs - initial)
+        train.peek()
+        if valid is not None:
+            valid.check_epochs(sum(map(plan.validates, range(initial + 1, epochs + 1))))
+            valid.peek()
+        return plan
+
+    def _mention_sinking(self) -> None:
+        if self.sinking or self.sink_size != -1:
+            logger.info(
+                "dataset_sink_mode and sink_size have no effect: every step is visible in any case"
+            )
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"{name} must be an int, got {value!r}")
+    if value < least:
+        raise ArgumentError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def _frequency(value: Any) -> int | tuple[int, ...]:
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes, dict)):
+        return tuple(_count("an epoch in valid_frequency", one, 1) for one in value)
+    return _count("valid_frequency", value, 1)
