@@ -94,7 +94,7 @@ def pack(value: object, key: str = "value") -> bytes:
             if _is_box(value):
                 _check_boxes(value)
             else:
-                _check_size(_size(value))
+                _check_leaf(value)
         data: bytes = _packer().pack(value)
         _check_size(len(data))
     except _FAILURES as error:
@@ -262,16 +262,19 @@ def _is_box(value: object) -> bool:
 
 def _size(leaf: Any) -> int:
     """A lower bound of the bytes it takes."""
-    kind = type(leaf)
-    if kind in _RAW:
-        raise TypeError(_advice(leaf))
-    size = len(leaf) if kind in _TEXT else getattr(leaf, "nbytes", 0)
+    size = len(leaf) if type(leaf) in _TEXT else getattr(leaf, "nbytes", 0)
     return size if type(size) is int else 0
+
+
+def _check_leaf(value: object) -> None:
+    if type(value) in _RAW:
+        raise TypeError(_advice(value))
+    _check_size(_size(value))
 
 
 def _check_boxes(value: object) -> None:
     """Refuse what is too much, level by level: so a cycle, or one list in many places, ends too."""
-    items, size, depth = 1, 0, 0
+    items, size, depth, raw = 1, 0, 0, False
     keys: list[str] = []
     level: list[Iterable[Any]] = [(value,)]
     while level:
@@ -288,6 +291,7 @@ def _check_boxes(value: object) -> None:
             items += WEIGHT - 1
             if not _is_box(child):
                 size += _size(child)
+                raw = raw or kind in _RAW
                 continue
             items += len(child)
             if isinstance(child, dict):
@@ -302,6 +306,8 @@ def _check_boxes(value: object) -> None:
     if items > LIMITS.items:
         raise _too_many(items, LIMITS)
     _check_size(size)
+    if raw:
+        raise TypeError("not msgpack's own")
     "".join(keys)
 
 
@@ -384,7 +390,7 @@ def _faults(value: Any, path: str, room: int) -> Iterator[str]:
     subject = _kind(value) + (f" at {path}" if room < VALUE_LIMITS.depth else "")
     if not _is_box(value):
         try:
-            _size(value)
+            _check_leaf(value)
             _packer().pack(value)
         except _FAILURES as error:
             yield f"cannot pack {subject}; {_reason(value, error)}"
@@ -417,7 +423,7 @@ def _kind(value: object) -> str:
 def _reason(leaf: object, error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "it holds half a surrogate pair, which UTF-8 cannot; use bytes"
-    if isinstance(leaf, int):
+    if type(leaf) is int:
         return "ints have 64 bits; use float(...) or str(...)"
     return str(error)
 

@@ -14,7 +14,7 @@ from railbus.schemas.params import Ledger, Live
 from .batches import Batch, BatchSource
 from .program import Program, TrainState
 from .result import RunStats
-from .state import handles, live, shown
+from .state import Handles, live_batch, live_outputs, shown
 from .traced import Traced
 
 
@@ -40,10 +40,11 @@ class RunLoop:
         self.metrics: Mapping[str, Any] = {}
         self.history: list[dict[str, Any]] = []
         self.step = self.epoch = 0
-        self.traced = Traced(plan.mode, state, network)
+        self.handles = Handles(network, state)
+        self.traced = Traced(plan.mode, state, self.handles)
         self.ledger = Ledger(self.traced.writes())
         self._plan, self._program, self._stats = plan, program, stats
-        self._sources, self._network = sources, network
+        self._sources = sources
         self._moments = lifecycle(plan)
         self._moment: Fire | Need | None = next(self._moments)
         self._mode: Mode = plan.mode
@@ -94,10 +95,11 @@ class RunLoop:
             case Hook.TRAIN_EPOCH_BEGIN | Hook.EVAL_EPOCH_BEGIN:
                 self._opening = True
             case Hook.TRAIN_STEP_BEGIN | Hook.EVAL_STEP_BEGIN:
-                return {f"{self._mode}_dataset_element": live("batch", self._batch)}
+                assert self._batch is not None
+                return {f"{self._mode}_dataset_element": live_batch(self._batch)}
             case Hook.TRAIN_STEP_END:
-                now = handles(self._network, self.state)
-                return {"net_outputs": self._outputs["train"], **self.traced.values, **now}
+                outputs = {"net_outputs": self._outputs["train"]}
+                return outputs | self.traced.values | self.handles.at(self.state)
             case Hook.EVAL_STEP_END:
                 return {"net_outputs": self._outputs["eval"]}
             case Hook.EVAL_END:
@@ -148,7 +150,7 @@ class RunLoop:
         assert self._batch is not None
         self.state, (outputs,) = self._program.run(self.state, [self._batch], 1)
         net_outputs = shown(outputs.net_outputs)
-        self._outputs["train"] = live("outputs", net_outputs)
+        self._outputs["train"] = live_outputs(net_outputs)
         self.traced.follow(outputs.hyperparams)
         loss = net_outputs[0] if isinstance(net_outputs, tuple) else net_outputs
         self._losses.append(float(loss))
@@ -164,7 +166,7 @@ class RunLoop:
         if self._program.metrics.on_host:
             arrays = [np.asarray(one) for one in (loss, outputs, labels)]
             self._program.metrics.update_host(*arrays)
-        self._outputs["eval"] = live("outputs", (shown(loss), *shown((outputs, labels), 0)))
+        self._outputs["eval"] = live_outputs((shown(loss), *shown((outputs, labels), 0)))
         self._stats.eval_steps += 1
 
     def _results(self) -> dict[str, Any]:

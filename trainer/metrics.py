@@ -1,10 +1,12 @@
 """Metrics by name or by object: flax.nnx ones on the device, any other on the host."""
 
+import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,181 +15,330 @@ from flax import nnx
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
-TOP_K = re.compile(r"top_([1-9][0-9]*)_accuracy")
+State: TypeAlias = dict[str, nnx.State[Any, Any]]
 
 
-class Mean(nnx.metrics.Metric):  # type: ignore[misc]  # flax's Metric is untyped
-    """A sum over samples and their number; subclasses say what is summed."""
+class Mean(nnx.metrics.Metric):
+    """A mean over samples; subclasses say of what.
+
+    The sum and the number of samples are pairs of float32, a value and what rounding took from it
+    (2Sum: Knuth, TAOCP 4.2.2), so that a mean stays exact over any number of batches.
+    """
 
     def __init__(self) -> None:
-        self.total = nnx.metrics.MetricState(jnp.zeros((), jnp.float32))
-        self.count = nnx.metrics.MetricState(jnp.zeros((), jnp.float32))
+        self.sums = nnx.metrics.MetricState(jnp.zeros((2, 2), jnp.float32))
 
     def reset(self) -> None:
         """Begin anew."""
-        self.total[...] = jnp.zeros((), jnp.float32)
-        self.count[...] = jnp.zeros((), jnp.float32)
+        self.sums[...] = jnp.zeros((2, 2), jnp.float32)
 
-    def add(self, values: jax.Array) -> None:
+    def add(self, total: jax.Array, samples: int) -> None:
+        """Take in `samples` values that sum up to `total`."""
+        value, rest = self.sums[...]
+        more = jnp.stack([total.astype(jnp.float32), jnp.asarray(samples, jnp.float32)])
+        near = value + more
+        part = near - value
+        rest = rest + ((value - (near - part)) + (more - part))
+        after = near + rest
+        finite = jnp.isfinite(near)
+        rest = jnp.where(finite, rest - (after - near), 0.0)
+        self.sums[...] = jnp.stack([jnp.where(finite, after, near), rest])
+
+    def add_each(self, values: jax.Array) -> None:
         """Take in one value per sample."""
-        self.total[...] += values.astype(jnp.float32).sum()
-        self.count[...] += jnp.asarray(values.size, jnp.float32)
+        self.add(values.astype(jnp.float32).sum(), values.size)
 
     def compute(self) -> jax.Array:
         """The mean so far."""
-        return self.total[...] / self.count[...]
+        value, rest = self.sums[...]
+        total, samples = value + rest
+        mean: jax.Array = total / samples
+        return mean
 
 
 class MeanLoss(Mean):
     """Mean loss over samples; a batch's scalar loss counts once for each of its samples."""
 
-    def update(self, *, values: jax.Array, labels: jax.Array, **_: Any) -> None:
-        """Take in the loss of one batch, a scalar or one value per sample."""
-        samples = labels.shape[0] if labels.ndim else 1
-        self.add(jnp.broadcast_to(values, (samples,)) if values.ndim == 0 else values)
+    def update(  # type: ignore[override]  # flax's own metrics name what they take, too
+        self, *, values: Any, labels: Any, **_: Any
+    ) -> None:
+        """Take in a batch's loss: a scalar, or one value per example (pixel, token)."""
+        loss = jnp.asarray(values)
+        if loss.ndim:
+            return self.add_each(loss)
+        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(labels)]
+        samples = next((shape[0] for shape in shapes if shape), 1)
+        return self.add(loss.astype(jnp.float32) * samples, samples)
 
 
-class _Accuracy(Mean):
+class Accuracy(Mean):
+    """How often the label's class is among the `k` classes with the highest outputs.
+
+    Outputs are (..., classes); labels integers (...), or one-hot (..., classes).
+    """
+
     def __init__(self, k: int = 1) -> None:
         super().__init__()
         self.k = k
 
-    def update(self, *, logits: jax.Array, labels: jax.Array, **_: Any) -> None:
-        if logits.ndim < 1 or logits.shape[:-1] != labels.shape or logits.shape[-1] < self.k:
-            raise ArgumentError(
-                f"accuracy of the top {self.k} needs outputs (..., classes) and integer labels "
-                f"(...), got {logits.shape} and {labels.shape}"
-            )
+    def update(  # type: ignore[override]  # flax's own metrics name what they take, too
+        self, *, logits: Any, labels: Any, **_: Any
+    ) -> None:
+        """Take in a batch.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: for shapes and types that do not go together.
+        """
+        name = "accuracy" if self.k == 1 else f"top_{self.k}_accuracy"
+        outputs, labels = _arrays(name, logits, labels)
+        classes = self._classes(name, outputs, labels)
         if self.k == 1:
-            self.add(jnp.argmax(logits, -1) == labels)
-        else:
-            best = jax.lax.top_k(logits, self.k)[1]
-            self.add((best == labels[..., None].astype(best.dtype)).any(-1))
+            return self.add_each(outputs.argmax(axis=-1).astype(jnp.int32) == classes)
+        best = jax.lax.top_k(outputs, self.k)[1].astype(jnp.int32)
+        return self.add_each((best == classes[..., None]).any(axis=-1))
 
-
-class _Distance(Mean):
-    def __init__(self, squared: bool) -> None:
-        super().__init__()
-        self.squared = squared
-
-    def update(self, *, logits: jax.Array, labels: jax.Array, **_: Any) -> None:
-        if logits.shape != labels.shape:
+    def _classes(self, name: str, outputs: jax.Array, labels: jax.Array) -> jax.Array:
+        count, least = outputs.shape[-1] if outputs.ndim > 1 else 1, max(self.k, 2)
+        if count < least:
+            binary = "; for one output per sample there is nnx.metrics.Accuracy(threshold=0.5)"
             raise ArgumentError(
-                f"mae and mse compare outputs with labels one by one, got shapes "
-                f"{logits.shape} and {labels.shape}"
+                f"{name} needs outputs (..., classes) of at least {least} classes, got the shape "
+                f"{outputs.shape}{binary if count == 1 else ''}"
             )
-        difference = logits.astype(jnp.float32) - labels.astype(jnp.float32)
-        self.add(jnp.square(difference) if self.squared else jnp.abs(difference))
+        if labels.shape == outputs.shape:
+            return labels.argmax(axis=-1).astype(jnp.int32)
+        whole = jnp.issubdtype(labels.dtype, jnp.integer) or labels.dtype == jnp.bool_
+        if labels.shape != outputs.shape[:-1] or not whole:
+            raise ArgumentError(
+                f"{name} of outputs {outputs.shape} needs integer labels {outputs.shape[:-1]} or "
+                f"one-hot labels {outputs.shape}, got {labels.dtype} {labels.shape}"
+            )
+        return labels.astype(jnp.int32)
+
+
+class Error(Mean):
+    """The mean of the absolute or squared differences between outputs and labels."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def update(  # type: ignore[override]  # flax's own metrics name what they take, too
+        self, *, logits: Any, labels: Any, **_: Any
+    ) -> None:
+        """Take in a batch.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: shapes differ, or are not there.
+        """
+        outputs, labels = _arrays(self.name, logits, labels)
+        if outputs.shape != labels.shape:
+            raise ArgumentError(
+                f"{self.name} compares one by one and needs equal shapes, got outputs "
+                f"{outputs.shape} and labels {labels.shape}; reshape one of them"
+            )
+        difference = outputs.astype(jnp.float32) - labels.astype(jnp.float32)
+        self.add_each(jnp.square(difference) if self.name == "mse" else jnp.abs(difference))
 
 
 NAMED: dict[str, Callable[[], nnx.metrics.Metric]] = {
-    "accuracy": _Accuracy,
+    "accuracy": Accuracy,
     "loss": MeanLoss,
-    "mae": lambda: _Distance(squared=False),
-    "mse": lambda: _Distance(squared=True),
+    "mae": lambda: Error("mae"),
+    "mse": lambda: Error("mse"),
 }
+TOP_K = re.compile(r"top_([1-9][0-9]*)_accuracy")
 
 
 def named(name: str) -> nnx.metrics.Metric:
-    """The metric that goes by `name`.
+    """The metric that goes by `name`, upper or lower case (`MAE`).
 
     Raises:
         ArgumentError: no metric does; the message lists those that do.
+        ArgumentTypeError: it is no str.
     """
-    if found := TOP_K.fullmatch(name):
-        return _Accuracy(int(found[1]))
-    if (make := NAMED.get(name.lower())) is not None:
-        return make()
-    near = difflib.get_close_matches(name, NAMED, n=1)
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"a metric's name must be a str, got {name!r}")
+    if found := TOP_K.fullmatch(name.lower()):
+        return Accuracy(int(found[1]))
+    if name.lower() in NAMED:
+        return NAMED[name.lower()]()
+    known = [*NAMED, "top_<k>_accuracy"]
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ArgumentError(
-        f"no metric is named {name!r}, there are {', '.join(NAMED)}, top_<k>_accuracy{hint}"
-    )
+    raise ArgumentError(f"no metric is named {name!r}, expected one of {', '.join(known)}{hint}")
 
 
 class MetricSet:
-    """The metrics of a trainer; those on the device are functions of a state."""
+    """The metrics of a trainer; those on the device are functions of a state.
+
+    Args:
+        metrics: objects with `reset`, `update` and `compute` by name. `flax.nnx.metrics.Metric`
+            objects are copied and run on the device, any other is used as it is, on the host.
+
+    Attributes:
+        names: all of them, in the order of the results.
+
+    Raises:
+        ArgumentTypeError: an object lacks one of the three, or its `update` needs something else
+            than `values`, `logits` and `labels`.
+    """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
+        for name, metric in metrics.items():
+            _check(name, metric)
         self.names = tuple(metrics)
-        self._device = {k: m for k, m in metrics.items() if isinstance(m, nnx.metrics.Metric)}
-        self._host = {k: m for k, m in metrics.items() if k not in self._device}
-        self._graphs = {name: nnx.split(metric)[0] for name, metric in self._device.items()}
+        self._keywords = {name: _keywords(name, one.update) for name, one in metrics.items()}
+        self._host = {k: m for k, m in metrics.items() if not isinstance(m, nnx.metrics.Metric)}
+        self._graphs: dict[str, Any] = {}
+        self._origins: State = {}
+        for name in self.names:
+            if name not in self._host:
+                self._graphs[name], self._origins[name] = _fresh(nnx.clone(metrics[name]))
 
     @classmethod
     def of(cls, metrics: Collection[str] | Mapping[str, Any] | None) -> Self:
-        """From names, or from a dict of name to object with `reset`, `update` and `compute`.
+        """From names (of a set in alphabetical order), a dict of name to object, or None.
 
         Raises:
             ArgumentError: an unknown name.
-            ArgumentTypeError: an object that lacks one of the three.
+            ArgumentTypeError: neither names nor a dict, or an object that is no metric.
         """
-        if isinstance(metrics, str) or not isinstance(metrics or (), Collection):
-            raise ArgumentTypeError(
-                f"metrics must be names or a dict of name to metric, got {metrics!r}"
-            )
         if isinstance(metrics, Mapping):
-            for name, metric in metrics.items():
-                lacks = [it for it in ("reset", "update", "compute") if not hasattr(metric, it)]
-                if lacks or isinstance(metric, type):
-                    raise ArgumentTypeError(
-                        f"metric {name!r} must be an object with reset, update and compute, got "
-                        f"{metric!r}" + (f" without {', '.join(lacks)}" if lacks else "")
-                    )
             return cls(metrics)
-        names = sorted(metrics) if isinstance(metrics, (set, frozenset)) else list(metrics or ())
-        for name in names:
-            if not isinstance(name, str):
-                raise ArgumentTypeError(f"a metric's name must be a str, got {name!r}")
-        return cls({name: named(name) for name in names})
+        if not isinstance(metrics, (set, frozenset, list, tuple, type(None))):
+            raise ArgumentTypeError(
+                f"metrics must be names, such as {{'accuracy'}}, or a dict of name to object, got "
+                f"{metrics!r}"
+            )
+        made = {name: named(name) for name in metrics or ()}
+        ordered = sorted(made) if isinstance(metrics, (set, frozenset)) else made
+        return cls({name: made[name] for name in ordered})
 
     @property
     def on_host(self) -> bool:
-        """Whether some of them need outputs and labels on the host."""
+        """Whether some of them need loss, outputs and labels on the host."""
         return bool(self._host)
 
-    def init(self) -> dict[str, Any]:
-        """The state of the device's metrics before the first batch; resets the host's."""
-        for metric in (*self._device.values(), *self._host.values()):
-            metric.reset()
-        return {name: nnx.split(metric)[1] for name, metric in self._device.items()}
-
-    def update(self, state: dict[str, Any], *, loss: Any, outputs: Any, labels: Any) -> Any:
-        """The state after one more batch; may be traced."""
-        after = {}
-        given = {"values": loss, "logits": outputs, "labels": labels}
+    def init(self) -> State:
+        """The state before the first batch; the host's metrics are reset."""
+        self.reset()
+        made = {}
         for name, graph in self._graphs.items():
-            metric = nnx.merge(graph, state[name])
-            metric.update(**_accepted(metric.update, given))
-            after[name] = nnx.split(metric)[1]
+            made[name] = _fresh(nnx.merge(graph, self._origins[name], copy=True))[1]
+        return made
+
+    def update(self, state: State, *, loss: Any, outputs: Any, labels: Any) -> State:
+        """The state after one more batch; may be traced.
+
+        Raises:
+            ArgumentError: a metric cannot take these shapes, or keeps state outside its Variables.
+        """
+        given = {"values": loss, "logits": outputs, "labels": labels}
+        after = {}
+        for name, graph in self._graphs.items():
+            metric = nnx.merge(graph, state[name], copy=True)
+            with _lenient():
+                metric.update(**{key: given[key] for key in self._keywords[name]})
+            changed, after[name] = nnx.split(metric)
+            if changed != graph:
+                raise ArgumentError(
+                    f"metric {name!r} changes attributes in update that are no nnx.Variable, so "
+                    f"the change would be lost; keep them in nnx.metrics.MetricState"
+                )
         return after
 
-    def update_host(self, loss: Any, outputs: Any, labels: Any) -> None:
-        """The same for the host's metrics, with numpy arrays."""
-        given = {"values": loss, "logits": outputs, "labels": labels}
+    def reset(self) -> None:
+        """The host's metrics begin anew."""
         for metric in self._host.values():
-            metric.update(**_accepted(metric.update, given))
+            metric.reset()
 
-    def compute(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Results by name: floats, or numpy arrays where they are not scalar."""
+    def update_host(self, loss: Any, outputs: Any, labels: Any) -> None:
+        """One more batch for the host's metrics, as numpy arrays."""
+        given = {"values": loss, "logits": outputs, "labels": labels}
+        for name, metric in self._host.items():
+            metric.update(**{key: given[key] for key in self._keywords[name]})
+
+    def compute(self, state: State) -> dict[str, Any]:
+        """Results by name: floats, numpy arrays where not scalar, dicts of these."""
         made = {}
         for name in self.names:
-            if name in self._graphs:
-                made[name] = nnx.merge(self._graphs[name], state[name]).compute()
-            else:
-                made[name] = self._host[name].compute()
-        return {name: _plain(value) for name, value in made.items()}
+            if name in self._host:
+                made[name] = _plain(self._host[name].compute())
+                continue
+            metric = nnx.merge(self._graphs[name], state[name], copy=True)
+            with _lenient():
+                made[name] = _plain(metric.compute())
+        return made
 
 
-def _accepted(update: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+def _check(name: Any, metric: Any) -> None:
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"a metric's name must be a str, got {name!r}")
+    if isinstance(metric, type):
+        raise ArgumentTypeError(
+            f"metric {name!r} is the class {metric.__name__}, expected an object: "
+            f"{metric.__name__}()"
+        )
+    missing = [it for it in ("reset", "update", "compute") if not callable(getattr(metric, it, 0))]
+    if missing:
+        hint = "; names go into a set, such as {'accuracy'}" if isinstance(metric, str) else ""
+        raise ArgumentTypeError(
+            f"metric {name!r} must have reset, update and compute, got {metric!r} without "
+            f"{', '.join(missing)}{hint}"
+        )
+
+
+def _keywords(name: str, update: Callable[..., Any]) -> tuple[str, ...]:
+    """Which of `values`, `logits` and `labels` a metric's `update` takes."""
+    given = ("values", "logits", "labels")
     parameters = inspect.signature(update).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    kinds = inspect.Parameter
+    for key, one in parameters.items():
+        free = one.kind in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL) or one.default is not one.empty
+        if not free and (key not in given or one.kind is kinds.POSITIONAL_ONLY):
+            raise ArgumentTypeError(
+                f"metric {name!r} has an update that needs {key!r}, expected a choice of the "
+                f"keywords {', '.join(given)}"
+            )
+    if any(one.kind is kinds.VAR_KEYWORD for one in parameters.values()):
         return given
-    return {name: value for name, value in given.items() if name in parameters}
+    return tuple(key for key in given if key in parameters)
+
+
+def _fresh(metric: Any) -> tuple[Any, nnx.State[Any, Any]]:
+    """Graph and state of a metric that has seen nothing."""
+    with _lenient():
+        metric.reset()
+    return nnx.split(metric)
+
+
+@contextmanager
+def _lenient() -> Iterator[None]:
+    """JAX's default promotion for metrics' code; flax's own fails where the user chose strict."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _arrays(name: str, outputs: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
+    for what, value in (("outputs", outputs), ("labels", labels)):
+        if not hasattr(value, "shape"):
+            raise ArgumentTypeError(
+                f"{name} needs one array of {what}, got a {type(value).__name__}; pass an object "
+                f"whose update takes it"
+            )
+    return jnp.asarray(outputs), jnp.asarray(labels)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (str, dict, list, tuple)) or value is None:
-        return value
-    array = np.asarray(value)
-    return array.item() if array.ndim == 0 else array
+    """A result on the host, its dataclasses (flax's `Statistics`) as dicts."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    return jax.tree.map(_plain_leaf, value)
+
+
+def _plain_leaf(leaf: Any) -> Any:
+    array = np.asarray(leaf)
+    if array.dtype.kind in "OSUMmT":
+        return leaf
+    return array if array.ndim or array.dtype.kind == "c" else float(array)

@@ -51,32 +51,42 @@ class NnxNetwork:
 
     def __init__(self, module: nnx.Module) -> None:
         self.source = module
-        self._graphs = {}
+        self._modes: dict[bool, Any] = {}
         for training in (True, False):
-            copy = nnx.merge(*nnx.split(module))
+            copy: Any = nnx.merge(*nnx.split(module))
             copy.train() if training else copy.eval()
-            self._graphs[training] = nnx.split(copy, nnx.Param, ...)
+            self._modes[training] = _split(copy)
 
     def init(self, key: jax.Array, inputs: tuple[Any, ...]) -> Values:
         """What the module holds now."""
-        _, params, rest = nnx.split(self.source, nnx.Param, ...)
+        _, params, rest = _split(self.source)
         return Values(nnx.to_pure_dict(params), nnx.to_pure_dict(rest))
 
     def apply(self, values: Values, inputs: tuple[Any, ...], *, training: bool) -> tuple[Any, Any]:
         """A forward pass in the mode asked for."""
-        graph, params, rest = jax.tree.map(lambda x: x, self._graphs[training])
-        nnx.replace_by_pure_dict(params, values.params)
-        nnx.replace_by_pure_dict(rest, values.rest)
-        module = nnx.merge(graph, params, rest)
+        graph, params, rest = self._modes[training]
+        module: Any = nnx.merge(graph, *_filled(params, rest, values))
         outputs = module(*inputs)
-        return outputs, nnx.to_pure_dict(nnx.split(module, nnx.Param, ...)[2])
+        return outputs, nnx.to_pure_dict(_split(module)[2])
 
     def store(self, values: Values) -> None:
         """The module holds the trained values."""
-        _, params, rest = nnx.split(self.source, nnx.Param, ...)
-        nnx.replace_by_pure_dict(params, values.params)
-        nnx.replace_by_pure_dict(rest, values.rest)
-        nnx.update(self.source, params, rest)
+        _, params, rest = _split(self.source)
+        nnx.update(self.source, *_filled(params, rest, values))
+
+
+def _split(module: nnx.Module) -> tuple[Any, Any, Any]:
+    """The module's graph, its parameters, and the rest of its state."""
+    found: Any = nnx.split(module, nnx.Param, ...)
+    return found[0], found[1], found[2]
+
+
+def _filled(params: Any, rest: Any, values: Values) -> tuple[Any, Any]:
+    """States like `params` and `rest` that hold `values`."""
+    params, rest = jax.tree.map(lambda leaf: leaf, (params, rest))
+    nnx.replace_by_pure_dict(params, values.params)
+    nnx.replace_by_pure_dict(rest, values.rest)
+    return params, rest
 
 
 class FunctionalNetwork:

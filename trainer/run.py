@@ -62,6 +62,7 @@ class Execution:
         else:
             self._drive(log)
             self._exit()
+        log.close()
         self.loop.end()
         self._finish(self.loop)
         self.stats.seconds = time.perf_counter() - began

@@ -92,25 +92,42 @@ class ArrayHandle:
         return f"<array {self.dtype}{list(self.shape)}>"
 
 
-def handles(network: Any, state: TrainState) -> dict[str, Live]:
-    """What `cb_params` shows of the state at one event."""
-    return {
-        "train_network": live("network", NetworkHandle(network, state)),
-        "optimizer": live("optimizer", OptimizerHandle(state)),
-    }
+class Handles:
+    """What `cb_params` shows of a run's state; the stubs in its snapshots are the same throughout."""
+
+    def __init__(self, network: Any, state: TrainState) -> None:
+        self._network = network
+        self._network_stub = _stub("network", type(network).__name__, _size(state.network.params))
+        self._optimizer_stub = _stub("optimizer", type(state.optimizer).__name__, "")
+
+    def at(self, state: TrainState) -> dict[str, Live]:
+        """The handles of one event."""
+        return {
+            "train_network": Live(NetworkHandle(self._network, state), self._network_stub),
+            "optimizer": Live(OptimizerHandle(state), self._optimizer_stub),
+        }
 
 
 def live(kind: str, value: Any) -> Live:
     """A live thing for `cb_params`: itself for callbacks here, a reference in a snapshot."""
-    if kind == "outputs":
-        return Live(value, pack(_packable(value), "net_outputs"))
-    if kind == "batch":
-        return Live(value, _stub(kind, "tuple", _describe(value)))
-    if isinstance(value, NetworkHandle):
-        return Live(value, _stub(kind, type(value.source).__name__, _size(value.params)))
-    if isinstance(value, OptimizerHandle):
-        return Live(value, _stub(kind, type(value.state).__name__, ""))
     return Live(value, _stub(kind, getattr(value, "__name__", type(value).__name__), ""))
+
+
+def live_batch(batch: tuple[Any, ...]) -> Live:
+    """A batch for `cb_params`, which snapshots only describe."""
+    return Live(batch, _batch_stub(tuple((one.dtype, one.shape) for one in batch)))
+
+
+def live_outputs(outputs: Any) -> Live:
+    """`shown` outputs for `cb_params`; arrays by handle are references in a snapshot."""
+    packed = outputs if type(outputs) is Tensor else _packable(outputs)
+    return Live(outputs, pack(packed, "net_outputs"))
+
+
+@lru_cache(maxsize=256)
+def _batch_stub(leaves: tuple[tuple[Any, tuple[int, ...]], ...]) -> bytes:
+    summary = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves)
+    return _stub("batch", "tuple", summary)
 
 
 @lru_cache(maxsize=256)
@@ -128,9 +145,9 @@ def shown(outputs: Any, inline: int = INLINE_BYTES) -> Any:
         return {str(name): shown(one, inline) for name, one in outputs.items()}
     if outputs is None or isinstance(outputs, (bool, int, float, str)):
         return outputs
-    if outputs.size * outputs.dtype.itemsize > inline:
+    if outputs.nbytes > inline:
         return ArrayHandle(outputs)
-    return Tensor.of(outputs)
+    return np.asarray(outputs).view(Tensor)  # read-only already: it is the device's copy
 
 
 def _packable(value: Any) -> Any:
@@ -139,12 +156,10 @@ def _packable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _packable(one) for name, one in value.items()}
     if isinstance(value, ArrayHandle):
-        return Reference(kind="array", type="ndarray", summary=_describe((value,)), id="")
+        return Reference(
+            kind="array", type="ndarray", summary=f"{value.dtype}{list(value.shape)}", id=""
+        )
     return value
-
-
-def _describe(arrays: Any) -> str:
-    return ", ".join(f"{one.dtype}{list(one.shape)}" for one in arrays)
 
 
 def replaced_params(old: Any, new: Any) -> Any:
@@ -169,7 +184,8 @@ def replaced_params(old: Any, new: Any) -> Any:
 
 def same_structure(one: Any, other: Any) -> bool:
     """Whether two trees differ in their leaves only."""
-    return bool(jax.tree.structure(one) == jax.tree.structure(other))
+    first: Any = jax.tree.structure(one)
+    return bool(first == jax.tree.structure(other))
 
 
 def _size(params: Any) -> str:

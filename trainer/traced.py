@@ -13,7 +13,7 @@ from railbus.schemas.params import Ledger
 from .hyperparams import replace, scheduled, values_of
 from .network import Values
 from .program import TrainState
-from .state import handles, replaced_params
+from .state import Handles, replaced_params
 
 
 class Traced:
@@ -24,13 +24,13 @@ class Traced:
             what the last step used.
     """
 
-    def __init__(self, mode: Mode, state: TrainState, network: Any) -> None:
+    def __init__(self, mode: Mode, state: TrainState, handles: Handles) -> None:
         trains = mode == "train"
         self.values: dict[str, Any] = {}
         self.follow(values_of(state.optimizer) if trains else {})
         self._scheduled = scheduled(state.optimizer) if trains else frozenset()
         self._names = frozenset({*self.values, "train_network"} if trains else ())
-        self._state, self._network = state, network
+        self._state, self._handles = state, handles
         self._patched: dict[str, Any] = {}
 
     def follow(self, hyperparams: Mapping[str, Any]) -> None:
@@ -95,4 +95,4 @@ class Traced:
         state = self._state
         params = replaced_params(state.network.params, value)
         values = Values(params, state.network.rest)
-        return handles(self._network, TrainState(values, state.optimizer))["train_network"]
+        return self._handles.at(TrainState(values, state.optimizer))["train_network"]

@@ -19,7 +19,7 @@ from .network import FunctionalNetwork, Values, adapt
 from .program import Program, TrainState
 from .result import RunResult, RunStats
 from .run import Execution, Run, carry_out, start
-from .state import handles, live, same_structure
+from .state import live, same_structure
 
 
 class Trainer:
@@ -296,7 +296,7 @@ class Trainer:
         facts["dataset_sink_mode"] = False
         if loop.trains:
             facts["epoch_num"] = arguments.epoch - arguments.initial_epoch
-            facts |= loop.traced.values | handles(self.network, loop.state)
+            facts |= loop.traced.values | loop.handles.at(loop.state)
         return facts
 
 
