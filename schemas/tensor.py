@@ -19,9 +19,8 @@ _PLACES = {dtype: place for place, dtype in enumerate(DTYPES)}
 class Tensor(np.ndarray[Any, np.dtype[Any]]):
     """A read-only array with `asnumpy()`, as MindSpore's tensors have it.
 
-    What is computed from it is what numpy computes from a plain array: a plain array of its own,
-    or a numpy scalar where numpy gives one. Indexing and slicing give read-only views, `copy` gives
-    an array to write to.
+    Arithmetic, comparisons and reductions give what they give for a plain array: a plain array, or
+    a numpy scalar. Indexing and slicing give read-only views, `copy` gives an array to write to.
     """
 
     @classmethod

@@ -44,51 +44,51 @@ class Callback:
 
     def on_train_begin(self, run_context: RunContext) -> Any:
         """Once, before the first epoch."""
-        self.begin(run_context)
+        return self.begin(run_context)
 
     def on_train_epoch_begin(self, run_context: RunContext) -> Any:
         """Before each epoch of training."""
-        self.epoch_begin(run_context)
+        return self.epoch_begin(run_context)
 
     def on_train_step_begin(self, run_context: RunContext) -> Any:
         """Before each step; `cur_step_num` is already this step's."""
-        self.step_begin(run_context)
+        return self.step_begin(run_context)
 
     def on_train_step_end(self, run_context: RunContext) -> Any:
         """After each step; `net_outputs` is this step's."""
-        self.step_end(run_context)
+        return self.step_end(run_context)
 
     def on_train_epoch_end(self, run_context: RunContext) -> Any:
         """After each epoch and its validation; `metrics` and `eval_results` are those just made."""
-        self.epoch_end(run_context)
+        return self.epoch_end(run_context)
 
     def on_train_end(self, run_context: RunContext) -> Any:
         """Once, at the end of a run that did not fail."""
-        self.end(run_context)
+        return self.end(run_context)
 
     def on_eval_begin(self, run_context: RunContext) -> Any:
         """Before each evaluation."""
-        self.begin(run_context)
+        return self.begin(run_context)
 
     def on_eval_epoch_begin(self, run_context: RunContext) -> Any:
         """Before the one epoch of an evaluation."""
-        self.epoch_begin(run_context)
+        return self.epoch_begin(run_context)
 
     def on_eval_step_begin(self, run_context: RunContext) -> Any:
         """Before each batch of an evaluation."""
-        self.step_begin(run_context)
+        return self.step_begin(run_context)
 
     def on_eval_step_end(self, run_context: RunContext) -> Any:
         """After each batch of an evaluation; `net_outputs` is `(loss, outputs, labels)`."""
-        self.step_end(run_context)
+        return self.step_end(run_context)
 
     def on_eval_epoch_end(self, run_context: RunContext) -> Any:
         """After the last batch of an evaluation, before its metrics are computed."""
-        self.epoch_end(run_context)
+        return self.epoch_end(run_context)
 
     def on_eval_end(self, run_context: RunContext) -> Any:
         """After each evaluation; `metrics` are there."""
-        self.end(run_context)
+        return self.end(run_context)
 
     def on_exception(self, run_context: RunContext, error: BaseException) -> Any:
         """Once, when the run has failed with `error`, in place of `on_train_end`."""
@@ -134,8 +134,8 @@ def hooks_of(callback: Callback) -> frozenset[Hook]:
     return frozenset(
         hook
         for hook in Hook
-        if _overrides(callback, hook.value)
-        or (hook.alias is not None and _overrides(callback, hook.alias))
+        if overrides(callback, hook.value)
+        or (hook.alias is not None and overrides(callback, hook.alias))
     )
 
 
@@ -146,7 +146,7 @@ def refuse_legacy(callbacks: Sequence[Callback]) -> None:
         ArgumentError: naming the callback and its older hook names.
     """
     for one in callbacks:
-        old = [name for name in LEGACY if _overrides(one, name)]
+        old = [name for name in LEGACY if overrides(one, name)]
         if old:
             new = [hook.value for hook in Hook if hook.alias in old]
             raise ArgumentError(
@@ -155,6 +155,7 @@ def refuse_legacy(callbacks: Sequence[Callback]) -> None:
             )
 
 
-def _overrides(callback: Callback, name: str) -> bool:
+def overrides(callback: Callback, name: str) -> bool:
+    """Whether `callback` has a method `name` of its own."""
     method = getattr(callback, name)
     return getattr(method, "__func__", method) is not getattr(Callback, name)

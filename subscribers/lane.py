@@ -144,9 +144,20 @@ class Lane:
             raise
 
     def _recall(self, post: _Post) -> None:
-        """The waiting thread was interrupted: let the callback at work finish, and no other."""
+        """The waiting thread was interrupted: let the callback at work finish, and no other.
+
+        Interrupted once more, it is left behind.
+        """
         post.recalled = True
-        post.replies.get()
+        try:
+            post.replies.get()
+        except BaseException:
+            with post.lock:
+                post.abandoned = True
+                if post.turn is not None:
+                    post.turn.participant.revoke()
+            self._replace()
+            raise
         post.recalled = False
 
     def _replace(self) -> None:

@@ -15,7 +15,7 @@ from railbus.schemas.events import Ack
 from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.params import Ledger
 
-from .callback import Callback, hooks_of
+from .callback import Callback, hooks_of, overrides
 from .context import RunContext
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ class CallbackParticipant:
 
     def call(self, turn: Turn) -> BaseException | None:
         """Run the hook that `turn` asks for; returns what it raised."""
+        if self.revoked:
+            return None
         try:
             self._begin(turn)
         except BaseException as error:
@@ -154,7 +156,7 @@ def _workers(
     callback: Callback, hooks: frozenset[Hook], lane: Worker, loop: Worker
 ) -> Mapping[Hook, Worker]:
     def is_async(hook: Hook) -> bool:
-        names = (hook.value, hook.alias or hook.value)
-        return any(inspect.iscoroutinefunction(getattr(callback, name)) for name in names)
+        name = hook.value if overrides(callback, hook.value) else hook.alias
+        return inspect.iscoroutinefunction(getattr(callback, name or hook.value))
 
     return {hook: loop if is_async(hook) else lane for hook in hooks}

@@ -1,7 +1,7 @@
 """Checkpoints on disk: one safetensors file, or an Orbax folder.
 
-Both hold arrays under dotted names ("layers.0.kernel") and a header in JSON: the caller's metadata,
-which arrays are the data of PRNG keys, and a checksum, since neither format has one. A checkpoint
+Both hold arrays under dotted names ("layers.0.kernel") and a JSON header: the caller's metadata,
+which arrays are data of PRNG keys, and a checksum, since neither format has one. A checkpoint
 appears under its name only when it is complete and on the disk.
 """
 
@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from stat import S_IMODE
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,69 +22,50 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from railbus.schemas.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CheckpointError,
-    RailbusError,
-)
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError, CheckpointError, RailbusError
 
 PyTree: TypeAlias = Any
+Leaves: TypeAlias = dict[str, Any]
+PathLike: TypeAlias = str | os.PathLike[str]
 
-_ENDINGS = (".ckpt", ".safetensors")
 _HEADER = "railbus"
-_ORBAX_MARK = "_CHECKPOINT_METADATA"
 _FILE_DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
     " float16 bfloat16 float32 float64 complex64".split()
 )
 
 
-class _Contents(NamedTuple):
-    """What either kind holds; `keys` names the PRNG implementation of arrays that are key data."""
-
-    arrays: dict[str, np.ndarray]
-    keys: dict[str, str]
-
-
 def save_checkpoint(
     save_obj: PyTree,
-    ckpt_file_name: str | os.PathLike[str],
+    ckpt_file_name: PathLike,
     *,
     append_dict: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write a network to one safetensors file, safely, and return its path.
-
-    An existing file is replaced at once or not at all; missing folders are made.
+    """Write a network to one safetensors file and return its path; an old file stays or goes whole.
 
     Args:
         save_obj: a `flax.nnx.Module`, an object with `params` and perhaps `state` (such as
             `cb_params.train_network`), or a tree of arrays.
-        ckpt_file_name: gets the ending `.ckpt`, as in MindSpore, unless it ends in `.ckpt` or
-            `.safetensors`.
-        append_dict: JSON values to keep beside the arrays, for example `{"epoch_num": 3}`;
-            `read_metadata` gives them back.
+        ckpt_file_name: gets MindSpore's ending `.ckpt` unless it has that or `.safetensors`.
+        append_dict: JSON values such as `{"epoch_num": 3}`; `read_metadata` gives them back.
 
     Raises:
         ArgumentTypeError: `save_obj` or `append_dict` holds what a file cannot carry.
-        CheckpointError: it cannot be written; a file that was there before is unharmed.
+        CheckpointError: it cannot be written.
     """
     path = _path(ckpt_file_name)
-    if not path.name.endswith(_ENDINGS):
+    if path.suffix not in (".ckpt", ".safetensors"):
         path = path.with_name(path.name + ".ckpt")
-    contents = _network_contents(save_obj)
-    for name, array in contents.arrays.items():
+    arrays, header = _pack(_network(save_obj), append_dict or {})
+    for name, array in arrays.items():
         if array.dtype.name not in _FILE_DTYPES:
-            raise ArgumentTypeError(
-                f"{name!r} is {array.dtype.name}, which a safetensors file cannot carry here"
-            )
-    header = _pack_header(contents, {} if append_dict is None else append_dict)
+            raise ArgumentTypeError(f"{name!r} is {array.dtype}; safetensors cannot carry that")
     temporary = _beside(path)
     with _translated("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write_file(temporary, contents.arrays, header)
-            os.replace(temporary, path)
+            _write_file(temporary, arrays, header)
+            temporary.replace(path)
             _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
@@ -93,12 +73,11 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    ckpt_file_name: str | os.PathLike[str], net: nnx.Module | None = None
+    ckpt_file_name: PathLike, net: nnx.Module | None = None
 ) -> dict[str, np.ndarray]:
     """The network's arrays by dotted name, from a safetensors file or an Orbax folder.
 
-    What it is decides, not what it is called. PRNG keys come as their uint32 data. With `net`, its
-    values are set too (keys as keys), all or none.
+    PRNG keys come as their uint32 data. With `net`, its values are set too, all or none.
 
     Raises:
         CheckpointError: it is missing, damaged, no checkpoint, or does not fit `net`.
@@ -106,35 +85,36 @@ def load_checkpoint(
     if net is not None and not isinstance(net, nnx.Module):
         raise ArgumentTypeError(f"net is {type(net).__name__}; expected a flax.nnx.Module")
     path = _path(ckpt_file_name)
-    contents = _read(path)
-    if path.is_dir():
-        contents = _without_tops(contents)
+    leaves = _without_tops(_read(path)) if path.is_dir() else _read(path)
     if net is not None:
         state = nnx.state(net)
-        wanted, values = _leaves(state), _values(contents)
-        _check_fit(path, wanted, values)
-        nnx.update(net, _fill(state, {name: _place(values[name], wanted[name]) for name in wanted}))
-    return contents.arrays
+        wanted = _leaves(state)
+        _check_fit(path, wanted, leaves)
+        nnx.update(net, _fill(state, {name: _like(wanted[name], leaves[name]) for name in wanted}))
+    return {name: _host(name, leaf) for name, leaf in leaves.items()}
 
 
-def write_tree(path: Path, tree: Mapping[str, PyTree], metadata: Mapping[str, object]) -> None:
+def write_tree(path: PathLike, tree: Mapping[str, PyTree], metadata: Mapping[str, object]) -> None:
     """Write an Orbax folder with the arrays of `tree` and JSON `metadata`.
 
-    A checkpoint at `path` is replaced: while the folders are exchanged, there is for a moment none.
+    An older checkpoint at `path` is moved aside, then the new one moved in, then the old deleted.
 
     Args:
-        path: the folder to be.
+        path: the folder to be; nothing else may stand there.
         tree: for example `{"params": ..., "state": ..., "optimizer": ...}`.
         metadata: for example `{"epoch_num": 3, "step_num": 1200}`.
+
+    Raises:
+        ArgumentTypeError: `tree` or `metadata` holds what a checkpoint cannot carry.
+        CheckpointError: it cannot be written.
     """
-    contents = _contents(tree)
-    if empty := sorted(name for name, array in contents.arrays.items() if not array.size):
-        raise CheckpointError(f"{', '.join(map(repr, empty))}: Orbax carries no empty arrays")
-    nested = {str(top): {} for top in tree} | _nest(contents.arrays)
-    header = _pack_header(contents, metadata)
+    arrays, header = _pack(_leaves(tree), metadata)
+    if empty := [name for name, array in arrays.items() if not array.size]:
+        raise CheckpointError(f"Orbax carries no empty arrays: {_listed(empty)}")
+    nested = {top: {} for top in tree} | _nest(arrays)
     path = _path(path).absolute()
-    if os.path.lexists(path) and not (path / _ORBAX_MARK).is_file():
-        raise CheckpointError(f"'{path}' exists and is no Orbax checkpoint; it is left as it is")
+    if os.path.lexists(path) and not _is_orbax(path):
+        raise CheckpointError(f"'{path}' exists and is no Orbax checkpoint; not replaced")
     staging = _beside(path)
     with _translated("write", path):
         try:
@@ -145,8 +125,8 @@ def write_tree(path: Path, tree: Mapping[str, PyTree], metadata: Mapping[str, ob
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def read_tree(path: Path, like: PyTree | None = None) -> PyTree:
-    """The arrays of a checkpoint as numpy arrays in nested dicts, or in the structure of `like`.
+def read_tree(path: PathLike, like: PyTree | None = None) -> PyTree:
+    """The arrays of a checkpoint in nested dicts, or in the structure of `like`; on the host.
 
     In nested dicts, lists are dicts too ("0", "1", ...) and PRNG keys are their uint32 data.
 
@@ -154,29 +134,29 @@ def read_tree(path: Path, like: PyTree | None = None) -> PyTree:
         CheckpointError: it is missing, damaged, no checkpoint, or does not fit `like`.
     """
     path = _path(path)
-    contents = _read(path)
+    leaves = _read(path)
     if like is None:
-        return _nest(contents.arrays)
-    values = _values(contents)
-    _check_fit(path, _leaves(like), values)
-    return _fill(like, values)
+        return _nest({name: _host(name, leaf) for name, leaf in leaves.items()})
+    _check_fit(path, _leaves(like), leaves)
+    return _fill(like, leaves)
 
 
-def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_metadata(path: PathLike) -> dict[str, Any]:
     """What `write_tree` got as `metadata`, or `save_checkpoint` as `append_dict`."""
     metadata: dict[str, Any] = _read_header(_path(path))["metadata"]
     return metadata
 
 
-def _path(name: str | os.PathLike[str]) -> Path:
+def _path(name: PathLike) -> Path:
     if not isinstance(name, (str, os.PathLike)):
         raise ArgumentTypeError(f"a checkpoint's name is {type(name).__name__}; expected a path")
     if not (path := Path(name)).name.strip():
-        raise ArgumentError(f"{name!r} names no checkpoint; expected a file name")
+        raise ArgumentError(f"{str(name)!r} names no checkpoint; expected a file name")
     return path
 
 
-# From objects to arrays by name.
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
 
 
 def _is_variable(node: object) -> bool:
@@ -187,67 +167,142 @@ def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
-def _leaves(tree: PyTree) -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
+def _leaves(tree: PyTree) -> Leaves:
+    leaves: Leaves = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)[0]:
-        name = _name(path)
         if not path:
             raise ArgumentTypeError(
-                f"{type(leaf).__name__} is no checkpoint's content; expected a flax.nnx.Module, "
-                "an object with params, or a dict or list of arrays"
+                f"got {type(leaf).__name__}; expected a flax.nnx.Module, an object with params, "
+                "or a dict, list or tuple of arrays"
             )
-        if name in leaves:
+        if (name := _name(path)) in leaves:
             raise CheckpointError(f"two arrays would be named {name!r}; rename one of them")
         leaves[name] = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
     return leaves
 
 
-def _network_contents(save_obj: PyTree) -> _Contents:
+def _fill(tree: PyTree, leaves: Leaves) -> PyTree:
+    """A tree built as `tree`, with these leaves."""
+
+    def take(path: tuple[Any, ...], old: Any) -> Any:
+        leaf = leaves[_name(path)]
+        return old.replace(leaf) if isinstance(old, nnx.Variable) else leaf
+
+    return jax.tree_util.tree_map_with_path(take, tree, is_leaf=_is_variable)
+
+
+def _nest(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *tops, last = name.split(".")
+        node = nested
+        for top in tops:
+            node = node.setdefault(top, {})
+            if not isinstance(node, dict):
+                break
+        if not isinstance(node, dict) or last in node:
+            raise CheckpointError(f"another array's name begins or ends inside {name!r}")
+        node[last] = array
+    return nested
+
+
+def _network(save_obj: PyTree) -> Leaves:
     if isinstance(save_obj, nnx.Module):
-        return _contents(nnx.state(save_obj))
-    if not isinstance(save_obj, (Mapping, list, tuple)) and hasattr(save_obj, "params"):
-        parts = {"params": save_obj.params, "state": getattr(save_obj, "state", None)}
-        return _without_tops(_contents(parts))
-    return _contents(save_obj)
+        return _leaves(nnx.state(save_obj))
+    if isinstance(save_obj, (Mapping, list, tuple)) or not hasattr(save_obj, "params"):
+        return _leaves(save_obj)
+    parts = {"params": save_obj.params, "state": getattr(save_obj, "state", None)}
+    return _without_tops(_leaves(parts))
 
 
-def _contents(tree: PyTree) -> _Contents:
-    contents = _Contents({}, {})
-    for name, leaf in _leaves(tree).items():
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            impl = jax.random.key_impl(leaf)
-            if not isinstance(impl, str):
-                raise ArgumentTypeError(f"{name!r} is a key of an unregistered PRNG, {impl}")
-            contents.keys[name] = impl
-            leaf = jax.random.key_data(leaf)
-        contents.arrays[name] = _host(name, leaf)
-    if not contents.arrays:
-        raise CheckpointError("there is nothing to save; expected at least one array")
-    return contents
+def _without_tops(leaves: Leaves) -> Leaves:
+    """The network's part of {"params": ..., "state": ..., ...}, named as in the network."""
+    params = {name[7:]: leaf for name, leaf in leaves.items() if name.startswith("params.")}
+    state = {name[6:]: leaf for name, leaf in leaves.items() if name.startswith("state.")}
+    if both := params.keys() & state.keys():
+        raise CheckpointError(f"params and state both hold {_listed([*both])}; rename one of them")
+    return params | state if params else leaves
 
 
-def _host(name: str, leaf: object) -> np.ndarray:
-    """The leaf in native byte order, row after row."""
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _host(name: str, leaf: Any) -> np.ndarray:
+    """The leaf, or a key's data, in native byte order, row after row."""
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
         raise ArgumentTypeError(f"{name!r} is {type(leaf).__name__}; expected an array")
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
         raise CheckpointError(f"{name!r} is spread over several processes; gather it first")
-    dtype = leaf.dtype
-    if not (jnp.issubdtype(dtype, np.number) or dtype == np.bool_):
-        raise ArgumentTypeError(f"{name!r} is an array of {dtype}; expected numbers or bools")
-    return np.asarray(leaf, dtype=dtype.newbyteorder("="), order="C")
+    if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+        raise ArgumentTypeError(f"{name!r} is an array of {array.dtype}; expected numbers or bools")
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
-def _without_tops(contents: _Contents) -> _Contents:
-    """The network's part of {"params": ..., "state": ..., ...}, named as in the network."""
-    if not any(name.startswith("params.") for name in contents.arrays):
-        return contents
-    network = [name for name in contents.arrays if name.startswith(("params.", "state."))]
-    short = {name: name.partition(".")[2] for name in network}
-    if twice := {one for one in short.values() if list(short.values()).count(one) > 1}:
-        names = ", ".join(map(repr, sorted(twice)))
-        raise CheckpointError(f"params and state both hold {names}; rename one of them")
-    return _Contents(
-        {short[name]: contents.arrays[name] for name in network},
-        {short[name]: impl for name, impl in contents.keys.items() if name in short},
-    )
+def _like(old: Any, leaf: Any) -> Any:
+    # A copy: on CPU device_put may share memory with the array that the caller gets.
+    return jax.device_put(jnp.array(leaf), old.sharding) if isinstance(old, jax.Array) else leaf
+
+
+def _check_fit(path: Path, wanted: Leaves, found: Leaves) -> None:
+    def kind(leaf: Any) -> str:
+        return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
+
+    faults = [f"{name!r} is missing" for name in sorted(wanted.keys() - found.keys())]
+    faults += [f"{name!r} is unexpected" for name in sorted(found.keys() - wanted.keys())]
+    faults += [
+        f"{name!r} is {kind(found[name])}, expected {kind(wanted[name])}"
+        for name in sorted(wanted.keys() & found.keys())
+        if kind(found[name]) != kind(wanted[name])
+    ]
+    if faults:
+        raise CheckpointError(f"'{path}' does not fit: {'; '.join(faults)}")
+
+
+def _checksum(arrays: dict[str, np.ndarray]) -> int:
+    crc = 0
+    for name in sorted(arrays):
+        crc = zlib.crc32(arrays[name].reshape(-1).view(np.uint8), zlib.crc32(name.encode(), crc))
+    return crc
+
+
+def _pack(leaves: Leaves, metadata: Mapping[str, object]) -> tuple[dict[str, np.ndarray], str]:
+    if not leaves:
+        raise CheckpointError("there is nothing to save; expected at least one array")
+    arrays = {name: _host(name, leaf) for name, leaf in leaves.items()}
+    keys = {name: jax.random.key_impl(leaf) for name, leaf in leaves.items() if _is_key(leaf)}
+    header = {"metadata": dict(metadata), "prng_keys": keys, "crc32": _checksum(arrays)}
+    try:
+        return arrays, json.dumps(header)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(f"metadata {dict(metadata)} is not JSON: {error}") from error
+
+
+def _read(path: Path) -> Leaves:
+    header = _read_header(path)
+    with _translated("read", path):
+        arrays = _read_folder(path) if path.is_dir() else _read_file(path)
+        if header.get("crc32") not in (None, _checksum(arrays)):
+            raise CheckpointError(f"'{path}' is damaged: its arrays do not match their checksum")
+        keys = header["prng_keys"].items()
+        return arrays | {
+            name: jax.random.wrap_key_data(jnp.array(arrays[name]), impl=impl)
+            for name, impl in keys
+        }
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise CheckpointError(f"'{path}' does not exist; expected a safetensors file or Orbax folder")
+    if path.is_dir() and not _is_orbax(path):
+        raise CheckpointError(f"'{path}' is a folder, but no Orbax checkpoint")
+    with _translated("read", path):
+        if path.is_dir():
+            with _orbax_checkpointer() as checkpointer:
+                extra = checkpointer.metadata(path.absolute()).custom_metadata or {}
+        else:
+            with safe_open(path, framework="np") as file:
+                extra = file.metadata() or {}
+        header: dict[str, Any] = json.loads(extra.get(_HEADER, "{}"))
+        return {"metadata": {}, "prng_keys": {}} | header

@@ -105,16 +105,6 @@ def test_a_copy_is_plain_at_its_own_level_and_a_deep_copy_at_all(box):
     assert type(deep[inner]) is type(box[inner]).__base__
 
 
-def test_a_deep_copy_keeps_what_is_shared_shared():
-    part = FrozenList([1])
-
-    first, second = copy.deepcopy(FrozenList([[part], [part]]))
-
-    first[0].append(2)
-    assert first == [[1, 2]]
-    assert second == [[1, 2]] or second == [[1]]
-
-
 def test_slices_sums_and_unions_are_plain():
     assert type(LIST[:1]) is type(LIST + [1]) is type([*LIST]) is list
     assert type(DICT | {"z": 1}) is type({"z": 1} | DICT) is type({**DICT}) is dict

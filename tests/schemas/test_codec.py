@@ -1,0 +1,336 @@
+import collections
+import datetime as dt
+import enum
+import gc
+import math
+import pathlib
+import struct
+import time
+import tracemalloc
+
+import hypothesis.extra.numpy as hnp
+import ml_dtypes
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from railbus.schemas.codec import (
+    LIMITS,
+    MAX_SNAPSHOT,
+    VALUE_LIMITS,
+    WEIGHT,
+    Limits,
+    Reference,
+    join,
+    pack,
+    unpack,
+)
+from railbus.schemas.errors import SnapshotError
+from railbus.schemas.frozen import FrozenDict, FrozenList
+from railbus.schemas.tensor import DTYPES, Tensor
+
+# Longer than what unpack takes without a scan.
+LONG = b"\0" * 3000
+NETWORK = Reference(kind="network", type="MLP", summary="64-32-10", id="network")
+LOSS = np.asarray(np.float32(0.5))
+
+
+def bits(value):
+    """What tells two values apart to the last bit; lists and tuples are the same."""
+    if isinstance(value, dict):
+        return {key: bits(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [bits(item) for item in value]
+    if isinstance(value, np.ndarray):
+        native = value.astype(value.dtype.newbyteorder("="))
+        return "array", native.dtype, native.shape, native.tobytes()
+    if isinstance(value, np.generic):
+        return type(value), value.tobytes()
+    if type(value) is float:
+        return struct.pack("<d", value)
+    return type(value), value
+
+
+def strided(array):
+    wide = np.zeros((*array.shape, 2), array.dtype)
+    wide[..., 1] = array
+    return wide[..., 1]
+
+
+LAYOUTS = [
+    lambda array: array,
+    lambda array: np.asarray(array, order="F"),
+    lambda array: array.T,
+    lambda array: array[::-1] if array.ndim else array,
+    strided,
+    lambda array: array.astype(array.dtype.newbyteorder(">")),
+    lambda array: Tensor.of(array),
+]
+
+
+@st.composite
+def arrays(draw):
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    size = math.prod(shape) * dtype.itemsize
+    data = draw(st.binary(min_size=size, max_size=size))
+    if dtype.kind == "b":
+        data = bytes(byte & 1 for byte in data)
+    return draw(st.sampled_from(LAYOUTS))(np.frombuffer(data, dtype).reshape(shape))
+
+
+@st.composite
+def scalars(draw):
+    dtype = draw(st.sampled_from(DTYPES))
+    data = draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize))
+    return np.frombuffer(data if dtype.kind != "b" else bytes([data[0] & 1]), dtype)[0]
+
+
+ZONES = st.integers(-1439, 1439).map(lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)))
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.binary(min_size=8, max_size=8).map(lambda data: struct.unpack("<d", data)[0]),
+    st.text(),
+    st.binary(),
+    arrays(),
+    scalars(),
+    st.datetimes(dt.datetime(1, 1, 3), dt.datetime(9999, 12, 29), timezones=ZONES),
+    st.builds(Reference, kind=st.text(), type=st.text(), summary=st.text(), id=st.text()),
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=20),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.text(), inner, max_size=20),
+    ),
+    max_leaves=30,
+)
+
+
+@given(values)
+def test_a_value_comes_back_bit_for_bit(value):
+    assert bits(unpack(pack(value))) == bits(value)
+    assert bits(unpack(pack([value, LONG]))) == bits([value, LONG])
+
+
+@given(values)
+def test_what_came_back_packs_to_the_same_bytes(value):
+    data = pack(value)
+
+    assert pack(unpack(data)) == data
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_comes_back_as_array_and_as_scalar(dtype):
+    for value in (np.ones(3, dtype), np.ones((), dtype), np.zeros((0, 2), dtype), dtype.type(1)):
+        assert bits(unpack(pack(value))) == bits(value)
+
+
+@pytest.mark.parametrize("length", [0, 15, 16, 31, 32, 255, 256, 2400, 65535, 65536])
+def test_every_length_of_text_bytes_arrays_lists_and_dicts_comes_back(length):
+    short = min(length, 2400)
+    dates = [dt.datetime.fromtimestamp(s, dt.UTC) for s in (0, 2**33, -1)]
+
+    for value in (
+        "é" * length,
+        b"\xc1" * length,
+        np.zeros(length, np.uint8),
+        [[]] * short,
+        [[1, 2.5, -40]] * (short // 8),
+        {str(n): n for n in range(short)},
+        [{"a": np.float16(1), "b": NETWORK, "c": dates}] * (short // 16),
+    ):
+        assert bits(unpack(pack([value, LONG]))) == bits([value, LONG])
+
+
+def test_a_datetime_is_msgpacks_own_timestamp_and_comes_back_in_utc():
+    moment = dt.datetime(2026, 3, 1, 12, 30, 1, 999999, dt.timezone(dt.timedelta(hours=2)))
+
+    assert pack(moment) == msgpack.packb(moment, datetime=True)
+    back = unpack(pack(moment))
+    assert isinstance(back, dt.datetime)
+    assert back == moment and back.tzinfo is dt.UTC
+
+
+def test_containers_come_back_frozen_and_arrays_as_read_only_tensors():
+    back = unpack(pack({"list": (1, [2]), "dict": {}, "array": LOSS}))
+
+    assert type(back) is FrozenDict and type(back["dict"]) is FrozenDict
+    assert type(back["list"]) is type(back["list"][1]) is FrozenList
+    assert type(back["array"]) is Tensor and not back["array"].flags.writeable
+
+
+def test_a_jax_array_packs_as_the_numpy_array_it_converts_to():
+    jnp = pytest.importorskip("jax.numpy")
+
+    for array in (jnp.arange(6.0).reshape(2, 3), jnp.bfloat16(1.5), jnp.zeros((0,), bool)):
+        assert pack(array) == pack(np.asarray(array))
+
+
+def test_packing_inside_packing_does_not_mix_the_bytes():
+    class Nested:
+        dtype, shape = np.dtype(np.float32), ()
+
+        def __array__(self, dtype=None, copy=None):
+            pack("something else")
+            return LOSS
+
+    assert pack([1, Nested(), 2]) == pack([1, LOSS, 2])
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+Point = collections.namedtuple("Point", "x y")
+ring: list[object] = []
+ring.append(ring)
+REFUSED = [
+    ([{3}], r"cannot pack set at stats\[0\]; use a list"),
+    ({"seen": [1, 2, {3}]}, r"cannot pack set at stats\['seen'\]\[2\]; use a list"),
+    (2**64, "int; ints have 64 bits"),
+    ((0, -(2**63) - 1), r"int at stats\[1\]; ints have 64 bits"),
+    ("\ud800", "str; it holds half a surrogate pair"),
+    ({"\ud800": 1}, r"dict; its key '\\ud800' holds half a surrogate pair"),
+    ({"a": {1: 2}}, r"dict at stats\['a'\]; keys are str, got int 1"),
+    ({b"a": 2}, "dict; keys are str, got bytes b'a'"),
+    ({Colour.RED: 2}, "dict; keys are str, got Colour"),
+    ({np.str_("a"): 2}, "dict; keys are str, got str_"),
+    (Colour.RED, r"Colour; use its \.value"),
+    (Point(1, 2), r"Point; use list\("),
+    (collections.OrderedDict(a=1), r"OrderedDict; use dict\("),
+    (bytearray(1), r"bytearray; use bytes\("),
+    ([memoryview(b"")], r"memoryview at stats\[0\]; use bytes\("),
+    (msgpack.ExtType(9, b""), "cannot pack ExtType"),
+    ([msgpack.ExtType(1, b"")], r"cannot pack ExtType at stats\[0\]"),
+    (msgpack.Timestamp(2**40), "cannot pack Timestamp"),
+    (dt.datetime(2026, 1, 1), "datetime; use a plain datetime with a time zone"),
+    (dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=1))), "datetime; date value"),
+    (dt.date(2026, 1, 1), r"date; use its \.isoformat"),
+    (1j, "complex; use np.complex128"),
+    (pathlib.PurePosixPath("x"), r"PurePosixPath; use str\("),
+    (print, "builtin_function_or_method; snapshots carry None"),
+    (np.array([{}]), "ndarray of dtype object; its dtype must be one of bool, int8"),
+    (np.array(["a"]), "ndarray of dtype <U1; its dtype"),
+    (np.zeros(1, [("x", int)]), "its dtype must be one of"),
+    (np.datetime64("2026-01-01"), r"datetime64 of dtype datetime64\[D\]; its dtype"),
+    (np.zeros(1, ml_dtypes.float8_e4m3), "ndarray of dtype float8_e4m3; its dtype"),
+    (np.longdouble(1), "its dtype must be one of"),
+    (np.str_("a"), "its dtype must be one of"),
+    (np.ma.masked_array([1], [True]), "MaskedArray of dtype int64; its mask would be lost"),
+    (np.zeros((0, 2**32)), "cannot pack ndarray of dtype float64"),
+    (Reference(kind=1, type="", summary="", id=""), "Reference; Expected `str`"),  # type: ignore[arg-type]  # the point
+    (ring, r"list at stats(\[0\]){15}; lists and dicts nest at most 15 deep, without cycles"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_cannot_be_packed_is_refused_with_key_type_and_place(value, message):
+    with pytest.raises(SnapshotError, match=r"^cb_params key 'stats': cannot pack.*" + message):
+        pack(value, "stats")
+
+
+def shared(width, depth):
+    """A list of few objects that would take width ** depth items."""
+    box = [1] * width
+    for _ in range(depth - 1):
+        box = [box] * width
+    return box
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros(MAX_SNAPSHOT // 8 + 1), "ndarray of dtype float64 of 1048584 bytes"),
+        (np.broadcast_to(0.0, (10**6, 10**6)), "of 8000000000000 bytes"),
+        ([np.zeros(MAX_SNAPSHOT // 8)] * 9, "list of 9437184 bytes"),
+        ("x" * MAX_SNAPSHOT, "str of 1048581 bytes"),
+        (["é" * 10**6], "list of 2000006 bytes"),
+        ([1] * LIMITS.items, "list of 10004 items or more"),
+        ([LOSS] * 2500, "list of 10004 items or more"),
+        (shared(10, 12), "list of 10.* items or more"),
+        (dict.fromkeys(map(str, range(5000))), "dict of 10004 items or more"),
+    ],
+)
+def test_what_is_too_much_is_refused_with_key_type_and_limit(value, message):
+    with pytest.raises(SnapshotError, match=f"^cb_params key 'x': cannot pack {message}, at most"):
+        pack(value, "x")
+
+
+def nested(depth):
+    box: list[object] = []
+    for _ in range(depth - 1):
+        box = [box]
+    return box
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        nested(VALUE_LIMITS.depth),
+        [1] * (LIMITS.items - WEIGHT),
+        [LOSS] * (LIMITS.items // WEIGHT - 1),
+        ["x"] * 3 + [{}] * (LIMITS.items // WEIGHT - 2),
+        dict.fromkeys(map(str, range(LIMITS.items // 2 - 2))),
+        b"x" * (MAX_SNAPSHOT - 5),
+        [b"x" * (MAX_SNAPSHOT - 6)],
+    ],
+    ids=["depth", "items", "arrays", "dicts", "keys", "bytes", "bytes in a list"],
+)
+def test_what_just_fits_comes_back_alone_and_from_a_snapshot(value):
+    data = pack(value)
+
+    assert bits(unpack(data)) == bits(unpack(data, VALUE_LIMITS)) == bits(value)
+    if len(data) < MAX_SNAPSHOT - 10 and not isinstance(value, list | dict) or len(value) == 1:
+        assert unpack(join({"x": data}))
+
+
+@given(st.dictionaries(st.text(), values, max_size=20))
+def test_join_gives_what_packing_the_whole_dict_gives(params):
+    assert join({key: pack(value, key) for key, value in params.items()}) == pack(params)
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 1000, 4000])
+def test_join_gives_what_packing_gives_at_every_size_of_the_map(size):
+    params = {f"key {n}": n for n in range(size)}
+
+    assert join({key: pack(value) for key, value in params.items()}) == pack(params)
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        ({"a": pack(bytes(600_000)), "b": pack(bytes(600_000))}, "1200.* bytes, at most 1048576"),
+        ({"a": pack([1] * 5000), "b": pack([1] * 5000)}, "100.* items or more, at most 10000"),
+        ({str(n): pack(n) for n in range(5000)}, "10004 items or more"),
+        ({1: pack(1)}, "keys are str, got int 1"),
+        ({"\ud800": pack(1)}, "half a surrogate pair"),
+    ],
+)
+def test_join_refuses_what_is_too_much_together(packed, message):
+    with pytest.raises(SnapshotError, match=f"cb_params as a whole: .*{message}"):
+        join(packed)
+
+
+def test_a_value_at_the_depth_limit_still_fits_into_a_snapshot():
+    snapshot = join({"x": pack(nested(VALUE_LIMITS.depth))})
+
+    assert unpack(snapshot) == {"x": nested(VALUE_LIMITS.depth)}
+    with pytest.raises(SnapshotError, match="too deep"):
+        unpack(snapshot, VALUE_LIMITS)
+
+
+def test_narrower_limits_hold_for_short_and_long_data():
+    data = pack([1] * 20)
+
+    assert unpack(data, Limits(size=len(data), items=24, depth=1)) == [1] * 20
+    for limits in (Limits(size=len(data) - 1), Limits(items=23), Limits(depth=0)):
+        with pytest.raises(SnapshotError):
+            unpack(data, limits)
+
+
+# Bytes that nobody should send ---------------------------------------------------------------
