@@ -130,6 +130,8 @@ def unpack(data: bytes, limits: Limits = LIMITS) -> object:
         SnapshotError: for any other bytes, before much is built from them.
     """
     try:
+        if len(data) > limits.size:
+            raise ValueError(f"at most {limits.size} bytes are read")
         unscanned = len(data) <= _UNSCANNED and len(data) * WEIGHT <= limits.items
         if not unscanned:
             _scan(data, limits)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -24,14 +25,38 @@ from railbus.bus.publisher import Turn, Walk, resume
 from .participant import CallbackParticipant
 
 T = TypeVar("T")
+INTERRUPT_POLL = 0.05  # seconds between looks while an interrupted run waits for its callback
+
+
+class _Job:
+    """A call for a lane's thread, and what became of it."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.done: SimpleQueue[None] = SimpleQueue()
+        self.finished = False
+        self._function = function
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._value = self._function()
+        except BaseException as error:
+            self._error = error
+        self.finished = True
+        self.done.put(None)
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._value
 
 
 class _Post:
-    """One thread of a lane: takes jobs, gives replies, until it gets None or is abandoned."""
+    """One thread of a lane: takes jobs until it gets None or is abandoned."""
 
     def __init__(self) -> None:
-        self.jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self.replies: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.lock = threading.Lock()
         self.turn: Turn | None = None
         self.since = 0.0
@@ -40,12 +65,12 @@ class _Post:
 
     def serve(self) -> None:
         while (job := self.jobs.get()) is not None:
-            try:
-                reply = (job(), None)
-            except BaseException as error:
-                self.replies.put((None, error))
-            else:
-                self.replies.put(reply)
+            job.run()
+
+    def put(self, function: Callable[[], Any]) -> _Job:
+        job = _Job(function)
+        self.jobs.put(job)
+        return job
 
     def advance(self, lane: "Lane", walk: Walk, turn: Turn | None) -> Turn | None:
         """Answer turns as long as they are the lane's."""
@@ -64,17 +89,24 @@ class _Post:
                 break
         return turn
 
-    def time_left(self, default: float) -> float:
-        """Seconds until the present turn is overdue; `default` where there is none."""
+    def time_left(self, default: float | None) -> float | None:
+        """Seconds until the present turn is overdue; `default` where it never is."""
         turn = self.turn
         deadline = None if turn is None else turn.participant.role.deadline
-        return default if deadline is None else self.since + deadline - time.monotonic()
+        return default if deadline is None else max(self.since + deadline - time.monotonic(), 0.0)
 
     def abandon(self) -> bool:
         """Give up on the present turn if it is overdue; its callback keeps the thread."""
         with self.lock:
-            self.abandoned = self.time_left(1.0) <= 0
+            self.abandoned = self.time_left(None) == 0.0
         return self.abandoned
+
+    def desert(self) -> None:
+        """Give up on the present turn, whatever its deadline."""
+        with self.lock:
+            self.abandoned = True
+            if self.turn is not None:
+                self.turn.participant.revoke()
 
 
 class Lane:
@@ -107,55 +139,45 @@ class Lane:
 
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` in the lane's thread and wait for it."""
-        self._post.jobs.put(function)
-        value, error = self._wait(self._post)
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]  # what function returned
+        post = self._post
+        job = post.put(function)
+        self._wait(post, job, None)
+        return job.result()  # type: ignore[no-any-return]  # what function returned
 
     def drive(self, walk: Walk, turn: Turn) -> Turn | None:
         """Answer `turn` and the lane's turns after it; returns the first of another worker."""
         post = self._post
-        post.jobs.put(partial(post.advance, self, walk, turn))
-        while True:
-            try:
-                value, error = self._wait(post)
-            except Empty:
-                if post.abandon():
-                    self._replace()
-                    return resume(walk, None)
-                continue
-            if error is not None:
-                raise error
-            return value  # type: ignore[no-any-return]  # a turn or None
+        job = post.put(partial(post.advance, self, walk, turn))
+        while not self._wait(post, job, post.time_left(self._shortest)):
+            if post.abandon():
+                self._replace()
+                return resume(walk, None)
+        return job.result()  # type: ignore[no-any-return]  # a turn or None
 
-    def _wait(self, post: _Post) -> tuple[Any, BaseException | None]:
-        """The reply to the present job; Empty when a deadline may have passed."""
-        if self._shortest is None:
-            timeout = None
-        else:
-            timeout = max(post.time_left(self._shortest), 0.0)
+    def _wait(self, post: _Post, job: _Job, timeout: float | None) -> bool:
+        """Whether `job` was finished within `timeout` seconds."""
         try:
-            return post.replies.get(timeout=timeout)
+            job.done.get(timeout=timeout)
         except Empty:
-            raise
+            return False
         except BaseException:
-            self._recall(post)
+            self._recall(post, job)
             raise
+        return True
 
-    def _recall(self, post: _Post) -> None:
+    def _recall(self, post: _Post, job: _Job) -> None:
         """The waiting thread was interrupted: let the callback at work finish, and no other.
 
-        Interrupted once more, it is left behind.
+        Interrupted once more, it is left behind. The interrupt may have come after the job's end
+        was noticed, hence the look at `finished`.
         """
         post.recalled = True
         try:
-            post.replies.get()
+            while not job.finished:
+                with suppress(Empty):
+                    job.done.get(timeout=INTERRUPT_POLL)
         except BaseException:
-            with post.lock:
-                post.abandoned = True
-                if post.turn is not None:
-                    post.turn.participant.revoke()
+            post.desert()
             self._replace()
             raise
         post.recalled = False

@@ -2,7 +2,8 @@
 
 Both hold arrays under dotted names ("layers.0.kernel") and a JSON header: the caller's metadata,
 which arrays are data of PRNG keys, and a checksum, since neither format has one. A checkpoint
-appears under its name only when it is complete and on the disk.
+appears under its name only when it is complete and on the disk. What cannot be written, read or
+fitted raises `CheckpointError`; what a checkpoint cannot carry, `ArgumentTypeError`.
 """
 
 import json
@@ -12,21 +13,26 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.traverse_util import unflatten_dict
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from railbus.schemas.errors import ArgumentError, ArgumentTypeError, CheckpointError, RailbusError
+from railbus.schemas.errors import ArgumentTypeError, CheckpointError, RailbusError
 
+PathLike: TypeAlias = str | os.PathLike[str]
 PyTree: TypeAlias = Any
 Leaves: TypeAlias = dict[str, Any]
-PathLike: TypeAlias = str | os.PathLike[str]
+Arrays: TypeAlias = dict[str, np.ndarray]
 
 _HEADER = "railbus"
 _FILE_DTYPES = frozenset(
@@ -36,22 +42,15 @@ _FILE_DTYPES = frozenset(
 
 
 def save_checkpoint(
-    save_obj: PyTree,
-    ckpt_file_name: PathLike,
-    *,
-    append_dict: Mapping[str, object] | None = None,
+    save_obj: PyTree, ckpt_file_name: PathLike, *, append_dict: Mapping[str, object] | None = None
 ) -> Path:
-    """Write a network to one safetensors file and return its path; an old file stays or goes whole.
+    """Write a network to one safetensors file and return its path; replaces a file at once.
 
     Args:
         save_obj: a `flax.nnx.Module`, an object with `params` and perhaps `state` (such as
             `cb_params.train_network`), or a tree of arrays.
         ckpt_file_name: gets MindSpore's ending `.ckpt` unless it has that or `.safetensors`.
         append_dict: JSON values such as `{"epoch_num": 3}`; `read_metadata` gives them back.
-
-    Raises:
-        ArgumentTypeError: `save_obj` or `append_dict` holds what a file cannot carry.
-        CheckpointError: it cannot be written.
     """
     path = _path(ckpt_file_name)
     if path.suffix not in (".ckpt", ".safetensors"):
@@ -72,49 +71,40 @@ def save_checkpoint(
     return path
 
 
-def load_checkpoint(
-    ckpt_file_name: PathLike, net: nnx.Module | None = None
-) -> dict[str, np.ndarray]:
+def load_checkpoint(ckpt_file_name: PathLike, net: nnx.Module | None = None) -> Arrays:
     """The network's arrays by dotted name, from a safetensors file or an Orbax folder.
 
     PRNG keys come as their uint32 data. With `net`, its values are set too, all or none.
-
-    Raises:
-        CheckpointError: it is missing, damaged, no checkpoint, or does not fit `net`.
     """
-    if net is not None and not isinstance(net, nnx.Module):
+    if not isinstance(net, nnx.Module | None):
         raise ArgumentTypeError(f"net is {type(net).__name__}; expected a flax.nnx.Module")
     path = _path(ckpt_file_name)
-    leaves = _without_tops(_read(path)) if path.is_dir() else _read(path)
+    leaves = _network_part(_read(path)) if path.is_dir() else _read(path)
     if net is not None:
         state = nnx.state(net)
         wanted = _leaves(state)
         _check_fit(path, wanted, leaves)
-        nnx.update(net, _fill(state, {name: _like(wanted[name], leaves[name]) for name in wanted}))
+        nnx.update(net, _fill(state, {name: _place(leaves[name], wanted[name]) for name in wanted}))
     return {name: _host(name, leaf) for name, leaf in leaves.items()}
 
 
 def write_tree(path: PathLike, tree: Mapping[str, PyTree], metadata: Mapping[str, object]) -> None:
     """Write an Orbax folder with the arrays of `tree` and JSON `metadata`.
 
-    An older checkpoint at `path` is moved aside, then the new one moved in, then the old deleted.
+    An older checkpoint at `path` is moved aside, the new one moved in, the old one deleted.
 
     Args:
-        path: the folder to be; nothing else may stand there.
+        path: the folder to be; nothing that is no checkpoint may stand there.
         tree: for example `{"params": ..., "state": ..., "optimizer": ...}`.
         metadata: for example `{"epoch_num": 3, "step_num": 1200}`.
-
-    Raises:
-        ArgumentTypeError: `tree` or `metadata` holds what a checkpoint cannot carry.
-        CheckpointError: it cannot be written.
     """
     arrays, header = _pack(_leaves(tree), metadata)
-    if empty := [name for name, array in arrays.items() if not array.size]:
-        raise CheckpointError(f"Orbax carries no empty arrays: {_listed(empty)}")
     nested = {top: {} for top in tree} | _nest(arrays)
+    if empty := [name for name, array in arrays.items() if not array.size]:
+        raise CheckpointError(f"Orbax cannot carry arrays without elements: {empty}")
     path = _path(path).absolute()
     if os.path.lexists(path) and not _is_orbax(path):
-        raise CheckpointError(f"'{path}' exists and is no Orbax checkpoint; not replaced")
+        raise CheckpointError(f"'{path}' exists and is no Orbax checkpoint; it is not replaced")
     staging = _beside(path)
     with _translated("write", path):
         try:
@@ -126,12 +116,9 @@ def write_tree(path: PathLike, tree: Mapping[str, PyTree], metadata: Mapping[str
 
 
 def read_tree(path: PathLike, like: PyTree | None = None) -> PyTree:
-    """The arrays of a checkpoint in nested dicts, or in the structure of `like`; on the host.
+    """The arrays of a checkpoint, on the host: in nested dicts, or in the structure of `like`.
 
     In nested dicts, lists are dicts too ("0", "1", ...) and PRNG keys are their uint32 data.
-
-    Raises:
-        CheckpointError: it is missing, damaged, no checkpoint, or does not fit `like`.
     """
     path = _path(path)
     leaves = _read(path)
@@ -143,39 +130,31 @@ def read_tree(path: PathLike, like: PyTree | None = None) -> PyTree:
 
 def read_metadata(path: PathLike) -> dict[str, Any]:
     """What `write_tree` got as `metadata`, or `save_checkpoint` as `append_dict`."""
-    metadata: dict[str, Any] = _read_header(_path(path))["metadata"]
-    return metadata
+    return dict(_read_header(_path(path))["metadata"])
 
 
 def _path(name: PathLike) -> Path:
-    if not isinstance(name, (str, os.PathLike)):
+    if not isinstance(name, str | os.PathLike):
         raise ArgumentTypeError(f"a checkpoint's name is {type(name).__name__}; expected a path")
-    if not (path := Path(name)).name.strip():
-        raise ArgumentError(f"{str(name)!r} names no checkpoint; expected a file name")
-    return path
+    return Path(name)
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, sorted(names)))
-
-
-def _is_variable(node: object) -> bool:
-    return isinstance(node, nnx.Variable)
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+def _flatten(tree: PyTree) -> tuple[list[tuple[str, Any]], jax.tree_util.PyTreeDef]:
+    found, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, nnx.Variable)
+    )
+    name = partial(jax.tree_util.keystr, simple=True, separator=".")
+    return [(name(path), leaf) for path, leaf in found], structure
 
 
 def _leaves(tree: PyTree) -> Leaves:
     leaves: Leaves = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_variable)[0]:
-        if not path:
-            raise ArgumentTypeError(
-                f"got {type(leaf).__name__}; expected a flax.nnx.Module, an object with params, "
-                "or a dict, list or tuple of arrays"
-            )
-        if (name := _name(path)) in leaves:
+    found, structure = _flatten(tree)
+    if jax.tree_util.treedef_is_leaf(structure):
+        expected = "a network, or a dict, list or tuple of arrays"
+        raise ArgumentTypeError(f"got {type(tree).__name__}; expected {expected}")
+    for name, leaf in found:
+        if name in leaves:
             raise CheckpointError(f"two arrays would be named {name!r}; rename one of them")
         leaves[name] = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
     return leaves
@@ -183,44 +162,37 @@ def _leaves(tree: PyTree) -> Leaves:
 
 def _fill(tree: PyTree, leaves: Leaves) -> PyTree:
     """A tree built as `tree`, with these leaves."""
+    found, structure = _flatten(tree)
+    return structure.unflatten(
+        old.replace(leaves[name]) if isinstance(old, nnx.Variable) else leaves[name]
+        for name, old in found
+    )
 
-    def take(path: tuple[Any, ...], old: Any) -> Any:
-        leaf = leaves[_name(path)]
-        return old.replace(leaf) if isinstance(old, nnx.Variable) else leaf
 
-    return jax.tree_util.tree_map_with_path(take, tree, is_leaf=_is_variable)
-
-
-def _nest(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *tops, last = name.split(".")
-        node = nested
-        for top in tops:
-            node = node.setdefault(top, {})
-            if not isinstance(node, dict):
-                break
-        if not isinstance(node, dict) or last in node:
-            raise CheckpointError(f"another array's name begins or ends inside {name!r}")
-        node[last] = array
-    return nested
+def _nest(arrays: Arrays) -> dict[str, Any]:
+    inner = {
+        top for name in arrays for top in list(accumulate(name.split("."), "{}.{}".format))[:-1]
+    }
+    if both := inner & arrays.keys():
+        raise CheckpointError(f"names of arrays and of folders of arrays: {sorted(both)}")
+    return dict(unflatten_dict(arrays, sep="."))
 
 
 def _network(save_obj: PyTree) -> Leaves:
     if isinstance(save_obj, nnx.Module):
         return _leaves(nnx.state(save_obj))
-    if isinstance(save_obj, (Mapping, list, tuple)) or not hasattr(save_obj, "params"):
+    if isinstance(save_obj, Mapping | list | tuple) or not hasattr(save_obj, "params"):
         return _leaves(save_obj)
-    parts = {"params": save_obj.params, "state": getattr(save_obj, "state", None)}
-    return _without_tops(_leaves(parts))
+    state = getattr(save_obj, "state", None)
+    return _network_part(_leaves({"params": save_obj.params, "state": state}))
 
 
-def _without_tops(leaves: Leaves) -> Leaves:
-    """The network's part of {"params": ..., "state": ..., ...}, named as in the network."""
+def _network_part(leaves: Leaves) -> Leaves:
+    """Of {"params": ..., "state": ..., ...} the first two, named as in the network."""
     params = {name[7:]: leaf for name, leaf in leaves.items() if name.startswith("params.")}
     state = {name[6:]: leaf for name, leaf in leaves.items() if name.startswith("state.")}
     if both := params.keys() & state.keys():
-        raise CheckpointError(f"params and state both hold {_listed([*both])}; rename one of them")
+        raise CheckpointError(f"in params and in state: {sorted(both)}; rename one of them")
     return params | state if params else leaves
 
 
@@ -230,7 +202,7 @@ def _is_key(leaf: Any) -> bool:
 
 def _host(name: str, leaf: Any) -> np.ndarray:
     """The leaf, or a key's data, in native byte order, row after row."""
-    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
         raise ArgumentTypeError(f"{name!r} is {type(leaf).__name__}; expected an array")
     array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -240,7 +212,7 @@ def _host(name: str, leaf: Any) -> np.ndarray:
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
-def _like(old: Any, leaf: Any) -> Any:
+def _place(leaf: Any, old: Any) -> Any:
     # A copy: on CPU device_put may share memory with the array that the caller gets.
     return jax.device_put(jnp.array(leaf), old.sharding) if isinstance(old, jax.Array) else leaf
 
@@ -249,25 +221,23 @@ def _check_fit(path: Path, wanted: Leaves, found: Leaves) -> None:
     def kind(leaf: Any) -> str:
         return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
 
+    both = sorted(wanted.keys() & found.keys())
     faults = [f"{name!r} is missing" for name in sorted(wanted.keys() - found.keys())]
     faults += [f"{name!r} is unexpected" for name in sorted(found.keys() - wanted.keys())]
-    faults += [
-        f"{name!r} is {kind(found[name])}, expected {kind(wanted[name])}"
-        for name in sorted(wanted.keys() & found.keys())
-        if kind(found[name]) != kind(wanted[name])
-    ]
+    kinds = [(name, kind(found[name]), kind(wanted[name])) for name in both]
+    faults += [f"{name!r} is {got}, expected {want}" for name, got, want in kinds if got != want]
     if faults:
         raise CheckpointError(f"'{path}' does not fit: {'; '.join(faults)}")
 
 
-def _checksum(arrays: dict[str, np.ndarray]) -> int:
+def _checksum(arrays: Arrays) -> int:
     crc = 0
     for name in sorted(arrays):
         crc = zlib.crc32(arrays[name].reshape(-1).view(np.uint8), zlib.crc32(name.encode(), crc))
     return crc
 
 
-def _pack(leaves: Leaves, metadata: Mapping[str, object]) -> tuple[dict[str, np.ndarray], str]:
+def _pack(leaves: Leaves, metadata: Mapping[str, object]) -> tuple[Arrays, str]:
     if not leaves:
         raise CheckpointError("there is nothing to save; expected at least one array")
     arrays = {name: _host(name, leaf) for name, leaf in leaves.items()}
@@ -276,7 +246,7 @@ def _pack(leaves: Leaves, metadata: Mapping[str, object]) -> tuple[dict[str, np.
     try:
         return arrays, json.dumps(header)
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(f"metadata {dict(metadata)} is not JSON: {error}") from error
+        raise ArgumentTypeError(f"metadata {dict(metadata)} is no JSON: {error}") from error
 
 
 def _read(path: Path) -> Leaves:
@@ -285,24 +255,109 @@ def _read(path: Path) -> Leaves:
         arrays = _read_folder(path) if path.is_dir() else _read_file(path)
         if header.get("crc32") not in (None, _checksum(arrays)):
             raise CheckpointError(f"'{path}' is damaged: its arrays do not match their checksum")
-        keys = header["prng_keys"].items()
-        return arrays | {
+        keys = {
             name: jax.random.wrap_key_data(jnp.array(arrays[name]), impl=impl)
-            for name, impl in keys
+            for name, impl in header["prng_keys"].items()
         }
+    return arrays | keys
 
 
 def _read_header(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise CheckpointError(f"'{path}' does not exist; expected a safetensors file or Orbax folder")
+        raise CheckpointError(
+            f"'{path}' does not exist; expected a safetensors file or Orbax folder"
+        )
     if path.is_dir() and not _is_orbax(path):
         raise CheckpointError(f"'{path}' is a folder, but no Orbax checkpoint")
     with _translated("read", path):
         if path.is_dir():
-            with _orbax_checkpointer() as checkpointer:
-                extra = checkpointer.metadata(path.absolute()).custom_metadata or {}
+            with _checkpointer() as checkpointer:
+                extra = checkpointer.metadata(path.absolute()).custom_metadata
         else:
             with safe_open(path, framework="np") as file:
-                extra = file.metadata() or {}
-        header: dict[str, Any] = json.loads(extra.get(_HEADER, "{}"))
-        return {"metadata": {}, "prng_keys": {}} | header
+                extra = file.metadata()
+        return {"metadata": {}, "prng_keys": {}} | json.loads((extra or {}).get(_HEADER, "{}"))
+
+
+def _is_orbax(path: Path) -> bool:
+    return (path / "_CHECKPOINT_METADATA").is_file()
+
+
+def _checkpointer() -> Any:
+    # Imported here because it takes a second, which a run that saves nothing need not wait.
+    import orbax.checkpoint as ocp
+
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+@contextmanager
+def _translated(verb: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except RailbusError:
+        raise
+    except Exception as error:
+        # Of TensorStore's messages the first line says what happened; the rest is its settings.
+        reason = str(error).partition("\n")[0][:300]
+        raise CheckpointError(f"cannot {verb} checkpoint '{path}': {reason}") from error
+
+
+def _read_file(path: Path) -> Arrays:
+    with safe_open(path, framework="np") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}
+
+
+def _read_folder(path: Path) -> Arrays:
+    import orbax.checkpoint as ocp
+
+    with _checkpointer() as checkpointer:
+        stored = checkpointer.metadata(path.absolute()).item_metadata.tree
+        # Whatever devices wrote it, it comes to the host.
+        args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored)
+        tree = checkpointer.restore(path.absolute(), ocp.args.PyTreeRestore(restore_args=args))
+    return {name: _host(name, leaf) for name, leaf in _leaves(tree).items()}
+
+
+def _beside(path: Path) -> Path:
+    """A name of its own in the same folder, so that a rename can put it in place."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_file(path: Path, arrays: Arrays, header: str) -> None:
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
+    save_file(arrays, path, metadata={_HEADER: header})
+    # safetensors makes files that only their owner reads, whatever the umask.
+    path.chmod(S_IMODE(mode))
+    _sync(path)
+
+
+def _write_folder(path: Path, nested: dict[str, Any], header: str) -> None:
+    import orbax.checkpoint as ocp
+
+    with _checkpointer() as checkpointer:
+        saved = ocp.args.PyTreeSave(nested)
+        checkpointer.save(path, saved, custom_metadata={_HEADER: header})
+    # Orbax leaves it to the system when its files reach the disk.
+    for part in (*path.rglob("*"), path):
+        _sync(part)
+
+
+def _exchange(new: Path, path: Path, old: Path) -> None:
+    if path.exists():
+        path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+    _sync(path.parent)
