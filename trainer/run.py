@@ -203,5 +203,7 @@ async def start(bus: EventBus, execution: Execution) -> AsyncIterator[Run]:
                 yield run
                 await run.wait()
             except BaseException as error:
-                execution.request_stop("host", f"the block around the run raised {error!r}")
+                cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+                reason = "cancelled" if cancelled else f"the block around the run raised {error!r}"
+                execution.request_stop("host", reason)
                 raise
