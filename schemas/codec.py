@@ -74,7 +74,7 @@ _BOXES = frozenset((list, tuple, dict, *_FROZEN))
 # What the packer takes by itself although it would not come back as it is.
 _RAW = frozenset((bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp))
 _FAILURES = (TypeError, ValueError, OverflowError, struct.error)
-_READ_FAILURES = (*_FAILURES, RecursionError, msgpack.UnpackException, msgspec.MsgspecError)
+_READ_FAILURES = (*_FAILURES, RecursionError)
 # msgpack reserves room for as many items as a list says it has, so n bytes of nested lists cost up
 # to n * n * 8 / 3 bytes before anything is read: 2.7 MiB at this n. What is longer is scanned.
 _UNSCANNED = 1024
@@ -375,10 +375,12 @@ def _scan(data: bytes, limits: Limits) -> None:
                 else:
                     at += length
             if not above:
-                return
+                break
             left = above.pop()
     except IndexError:
         raise ValueError("cut short") from None
+    if at != len(data):
+        raise ValueError(f"its parts take {at} bytes")
 
 
 def _complaint(value: object, key: str, error: Exception) -> str:

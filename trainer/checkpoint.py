@@ -27,7 +27,7 @@ from flax.traverse_util import unflatten_dict
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from railbus.schemas.errors import ArgumentTypeError, CheckpointError, RailbusError
+from railbus.schemas.errors import ArgumentTypeError, CheckpointError
 
 PathLike: TypeAlias = str | os.PathLike[str]
 PyTree: TypeAlias = Any
@@ -35,6 +35,7 @@ Leaves: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, np.ndarray]
 
 _HEADER = "railbus"
+_ORBAX_MARK = "_CHECKPOINT_METADATA"
 _FILE_DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
     " float16 bfloat16 float32 float64 complex64".split()
@@ -79,7 +80,9 @@ def load_checkpoint(ckpt_file_name: PathLike, net: nnx.Module | None = None) -> 
     if not isinstance(net, nnx.Module | None):
         raise ArgumentTypeError(f"net is {type(net).__name__}; expected a flax.nnx.Module")
     path = _path(ckpt_file_name)
-    leaves = _network_part(_read(path)) if path.is_dir() else _read(path)
+    leaves, _ = _read(path)
+    if path.is_dir():
+        leaves = _network_part(leaves)
     if net is not None:
         state = nnx.state(net)
         wanted = _leaves(state)
@@ -99,11 +102,11 @@ def write_tree(path: PathLike, tree: Mapping[str, PyTree], metadata: Mapping[str
         metadata: for example `{"epoch_num": 3, "step_num": 1200}`.
     """
     arrays, header = _pack(_leaves(tree), metadata)
-    nested = {top: {} for top in tree} | _nest(arrays)
+    nested = _nest(arrays)
     if empty := [name for name, array in arrays.items() if not array.size]:
         raise CheckpointError(f"Orbax cannot carry arrays without elements: {empty}")
     path = _path(path).absolute()
-    if os.path.lexists(path) and not _is_orbax(path):
+    if os.path.lexists(path) and not (path / _ORBAX_MARK).is_file():
         raise CheckpointError(f"'{path}' exists and is no Orbax checkpoint; it is not replaced")
     staging = _beside(path)
     with _translated("write", path):
@@ -118,10 +121,11 @@ def write_tree(path: PathLike, tree: Mapping[str, PyTree], metadata: Mapping[str
 def read_tree(path: PathLike, like: PyTree | None = None) -> PyTree:
     """The arrays of a checkpoint, on the host: in nested dicts, or in the structure of `like`.
 
-    In nested dicts, lists are dicts too ("0", "1", ...) and PRNG keys are their uint32 data.
+    In nested dicts, lists are dicts too ("0", "1", ...), PRNG keys are their uint32 data, and what
+    held no array is left out.
     """
     path = _path(path)
-    leaves = _read(path)
+    leaves, _ = _read(path)
     if like is None:
         return _nest({name: _host(name, leaf) for name, leaf in leaves.items()})
     _check_fit(path, _leaves(like), leaves)
@@ -130,7 +134,7 @@ def read_tree(path: PathLike, like: PyTree | None = None) -> PyTree:
 
 def read_metadata(path: PathLike) -> dict[str, Any]:
     """What `write_tree` got as `metadata`, or `save_checkpoint` as `append_dict`."""
-    return dict(_read_header(_path(path))["metadata"])
+    return _read(_path(path), only_header=True)[1]
 
 
 def _path(name: PathLike) -> Path:
@@ -150,7 +154,7 @@ def _flatten(tree: PyTree) -> tuple[list[tuple[str, Any]], jax.tree_util.PyTreeD
 def _leaves(tree: PyTree) -> Leaves:
     leaves: Leaves = {}
     found, structure = _flatten(tree)
-    if jax.tree_util.treedef_is_leaf(structure):
+    if structure == jax.tree.structure(0):
         expected = "a network, or a dict, list or tuple of arrays"
         raise ArgumentTypeError(f"got {type(tree).__name__}; expected {expected}")
     for name, leaf in found:
@@ -175,7 +179,7 @@ def _nest(arrays: Arrays) -> dict[str, Any]:
     }
     if both := inner & arrays.keys():
         raise CheckpointError(f"names of arrays and of folders of arrays: {sorted(both)}")
-    return dict(unflatten_dict(arrays, sep="."))
+    return dict(unflatten_dict(arrays, sep="."))  # type: ignore[no-untyped-call]  # flax's own
 
 
 def _network(save_obj: PyTree) -> Leaves:
@@ -204,7 +208,9 @@ def _host(name: str, leaf: Any) -> np.ndarray:
     """The leaf, or a key's data, in native byte order, row after row."""
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
         raise ArgumentTypeError(f"{name!r} is {type(leaf).__name__}; expected an array")
-    array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    array: Any = leaf
+    if _is_key(leaf):
+        array = jax.random.key_data(array)
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         raise CheckpointError(f"{name!r} is spread over several processes; gather it first")
     if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
@@ -232,8 +238,8 @@ def _check_fit(path: Path, wanted: Leaves, found: Leaves) -> None:
 
 def _checksum(arrays: Arrays) -> int:
     crc = 0
-    for name in sorted(arrays):
-        crc = zlib.crc32(arrays[name].reshape(-1).view(np.uint8), zlib.crc32(name.encode(), crc))
+    for name, array in sorted(arrays.items()):
+        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, zlib.crc32(name.encode(), crc))
     return crc
 
 
@@ -249,73 +255,57 @@ def _pack(leaves: Leaves, metadata: Mapping[str, object]) -> tuple[Arrays, str]:
         raise ArgumentTypeError(f"metadata {dict(metadata)} is no JSON: {error}") from error
 
 
-def _read(path: Path) -> Leaves:
-    header = _read_header(path)
-    with _translated("read", path):
-        arrays = _read_folder(path) if path.is_dir() else _read_file(path)
-        if header.get("crc32") not in (None, _checksum(arrays)):
-            raise CheckpointError(f"'{path}' is damaged: its arrays do not match their checksum")
-        keys = {
-            name: jax.random.wrap_key_data(jnp.array(arrays[name]), impl=impl)
-            for name, impl in header["prng_keys"].items()
-        }
-    return arrays | keys
-
-
-def _read_header(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, only_header: bool = False) -> tuple[Leaves, dict[str, Any]]:
+    """The arrays, those that are keys as keys, and the metadata."""
     if not path.exists():
-        raise CheckpointError(
-            f"'{path}' does not exist; expected a safetensors file or Orbax folder"
-        )
-    if path.is_dir() and not _is_orbax(path):
+        expected = "a safetensors file or an Orbax folder"
+        raise CheckpointError(f"'{path}' does not exist; expected {expected}")
+    if path.is_dir() and not (path / _ORBAX_MARK).is_file():
         raise CheckpointError(f"'{path}' is a folder, but no Orbax checkpoint")
     with _translated("read", path):
-        if path.is_dir():
-            with _checkpointer() as checkpointer:
-                extra = checkpointer.metadata(path.absolute()).custom_metadata
-        else:
-            with safe_open(path, framework="np") as file:
-                extra = file.metadata()
-        return {"metadata": {}, "prng_keys": {}} | json.loads((extra or {}).get(_HEADER, "{}"))
+        read = _read_folder if path.is_dir() else _read_file
+        arrays, extra = read(path.absolute(), only_header)
+        header = {"metadata": {}, "prng_keys": {}} | json.loads(extra.get(_HEADER, "{}"))
+    if not only_header:
+        if header.get("crc32") not in (None, _checksum(arrays)):
+            raise CheckpointError(f"'{path}' is damaged: its arrays do not match their checksum")
+        for name, impl in header["prng_keys"].items():
+            arrays[name] = jax.random.wrap_key_data(jnp.array(arrays[name]), impl=impl)
+    return arrays, header["metadata"]
 
 
-def _is_orbax(path: Path) -> bool:
-    return (path / "_CHECKPOINT_METADATA").is_file()
+def _read_file(path: Path, only_header: bool) -> tuple[Leaves, dict[str, Any]]:
+    with safe_open(path, framework="np") as file:
+        return {} if only_header else file.get_tensors(), file.metadata() or {}
 
 
-def _checkpointer() -> Any:
-    # Imported here because it takes a second, which a run that saves nothing need not wait.
-    import orbax.checkpoint as ocp
+def _read_folder(path: Path, only_header: bool) -> tuple[Leaves, dict[str, Any]]:
+    ocp, tree = _orbax(), {}
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        stored = checkpointer.metadata(path)
+        if not only_header:
+            # Whatever devices wrote it, it comes to the host.
+            kinds = jax.tree.map(lambda _: ocp.RestoreArgs(np.ndarray), stored.item_metadata.tree)
+            tree = checkpointer.restore(path, ocp.args.PyTreeRestore(restore_args=kinds))
+    arrays = {name: _host(name, leaf) for name, leaf in _leaves(tree).items()}
+    return arrays, stored.custom_metadata or {}
 
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+def _orbax() -> Any:
+    # Imported late: it can take a second, which a run that saves no checkpoint need not wait.
+    import orbax.checkpoint
+
+    return orbax.checkpoint
 
 
 @contextmanager
 def _translated(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
-    except RailbusError:
-        raise
     except Exception as error:
         # Of TensorStore's messages the first line says what happened; the rest is its settings.
         reason = str(error).partition("\n")[0][:300]
         raise CheckpointError(f"cannot {verb} checkpoint '{path}': {reason}") from error
-
-
-def _read_file(path: Path) -> Arrays:
-    with safe_open(path, framework="np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}
-
-
-def _read_folder(path: Path) -> Arrays:
-    import orbax.checkpoint as ocp
-
-    with _checkpointer() as checkpointer:
-        stored = checkpointer.metadata(path.absolute()).item_metadata.tree
-        # Whatever devices wrote it, it comes to the host.
-        args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored)
-        tree = checkpointer.restore(path.absolute(), ocp.args.PyTreeRestore(restore_args=args))
-    return {name: _host(name, leaf) for name, leaf in _leaves(tree).items()}
 
 
 def _beside(path: Path) -> Path:
@@ -341,9 +331,8 @@ def _write_file(path: Path, arrays: Arrays, header: str) -> None:
 
 
 def _write_folder(path: Path, nested: dict[str, Any], header: str) -> None:
-    import orbax.checkpoint as ocp
-
-    with _checkpointer() as checkpointer:
+    ocp = _orbax()
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         saved = ocp.args.PyTreeSave(nested)
         checkpointer.save(path, saved, custom_metadata={_HEADER: header})
     # Orbax leaves it to the system when its files reach the disk.

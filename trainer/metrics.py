@@ -50,8 +50,7 @@ class Mean(nnx.metrics.Metric):
 
     def compute(self) -> jax.Array:
         """The mean so far."""
-        value, rest = self.sums[...]
-        total, samples = value + rest
+        total, samples = self.sums[0]
         mean: jax.Array = total / samples
         return mean
 

@@ -136,7 +136,7 @@ def test_every_length_of_text_bytes_arrays_lists_and_dicts_comes_back(length):
     short = min(length, 2400)
     dates = [dt.datetime.fromtimestamp(s, dt.UTC) for s in (0, 2**33, -1)]
 
-    for value in (
+    each: list[object] = [
         "é" * length,
         b"\xc1" * length,
         np.zeros(length, np.uint8),
@@ -144,7 +144,8 @@ def test_every_length_of_text_bytes_arrays_lists_and_dicts_comes_back(length):
         [[1, 2.5, -40]] * (short // 8),
         {str(n): n for n in range(short)},
         [{"a": np.float16(1), "b": NETWORK, "c": dates}] * (short // 16),
-    ):
+    ]
+    for value in each:
         assert bits(unpack(pack([value, LONG]))) == bits([value, LONG])
 
 
@@ -183,6 +184,13 @@ def test_packing_inside_packing_does_not_mix_the_bytes():
     assert pack([1, Nested(), 2]) == pack([1, LOSS, 2])
 
 
+def nested(depth):
+    box: list[object] = []
+    for _ in range(depth - 1):
+        box = [box]
+    return box
+
+
 class Colour(enum.IntEnum):
     RED = 1
 
@@ -191,8 +199,8 @@ Point = collections.namedtuple("Point", "x y")
 ring: list[object] = []
 ring.append(ring)
 REFUSED = [
-    ([{3}], r"cannot pack set at stats\[0\]; use a list"),
-    ({"seen": [1, 2, {3}]}, r"cannot pack set at stats\['seen'\]\[2\]; use a list"),
+    ([{3}], r"set at stats\[0\]; use a list"),
+    ({"seen": [1, 2, {3}]}, r"set at stats\['seen'\]\[2\]; use a list"),
     (2**64, "int; ints have 64 bits"),
     ((0, -(2**63) - 1), r"int at stats\[1\]; ints have 64 bits"),
     ("\ud800", "str; it holds half a surrogate pair"),
@@ -217,27 +225,28 @@ REFUSED = [
     (print, "builtin_function_or_method; snapshots carry None"),
     (np.array([{}]), "ndarray of dtype object; its dtype must be one of bool, int8"),
     (np.array(["a"]), "ndarray of dtype <U1; its dtype"),
-    (np.zeros(1, [("x", int)]), "its dtype must be one of"),
+    (np.zeros(1, "i8,i8"), r"ndarray of dtype \[.*\]; its dtype"),
     (np.datetime64("2026-01-01"), r"datetime64 of dtype datetime64\[D\]; its dtype"),
     (np.zeros(1, ml_dtypes.float8_e4m3), "ndarray of dtype float8_e4m3; its dtype"),
-    (np.longdouble(1), "its dtype must be one of"),
-    (np.str_("a"), "its dtype must be one of"),
+    (np.longdouble(1), "longdouble of dtype .*; its dtype"),
+    (np.str_("a"), "str_ of dtype <U1; its dtype"),
     (np.ma.masked_array([1], [True]), "MaskedArray of dtype int64; its mask would be lost"),
     (np.zeros((0, 2**32)), "ndarray of dtype float64; .I. format"),
     (Reference(kind=1, type="", summary="", id=""), "Reference; Expected `str`"),  # type: ignore[arg-type]  # the point
+    (nested(16), r"list at stats(\[0\]){15}; lists and dicts nest at most 15 deep"),
     (ring, r"list at stats(\[0\]){15}; lists and dicts nest at most 15 deep, without cycles"),
 ]
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_what_cannot_be_packed_is_refused_with_key_type_and_place(value, message):
-    with pytest.raises(SnapshotError, match=r"^cb_params key 'stats': cannot pack .*" + message):
+    with pytest.raises(SnapshotError, match=f"^cb_params key 'stats': cannot pack {message}"):
         pack(value, "stats")
 
 
 def shared(width, depth):
     """A list of few objects that would take width ** depth items."""
-    box = [1] * width
+    box: list[object] = [1] * width
     for _ in range(depth - 1):
         box = [box] * width
     return box
@@ -262,13 +271,6 @@ def test_what_is_too_much_is_refused_with_key_type_and_limit(value, message):
         pack(value, "x")
 
 
-def nested(depth):
-    box: list[object] = []
-    for _ in range(depth - 1):
-        box = [box]
-    return box
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -288,7 +290,8 @@ def test_what_just_fits_comes_back(value):
     assert bits(unpack(data)) == bits(unpack(data, VALUE_LIMITS)) == bits(value)
 
 
-@given(st.dictionaries(st.text(), values, max_size=20))
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(), values, max_size=5))
 def test_join_gives_what_packing_the_whole_dict_gives(params):
     assert join({key: pack(value, key) for key, value in params.items()}) == pack(params)
 
@@ -352,8 +355,8 @@ def refused(data):
         (b"\x01\x02", "extra data"),
         (b"\x92\x01", "incomplete"),
         (b"\x92" + pack(LONG), "cut short"),
-        (pack(LONG) + b"\x01", "extra data"),
-        (pack(LONG)[:-1], "incomplete"),
+        (pack(LONG) + b"\x01", "its parts take 3003 bytes"),
+        (pack(LONG)[:-1], "its parts take 3003 bytes"),
         (b"\xa2\xc3\x28", "utf-8"),
         (b"\xa3\xed\xa0\x80", "utf-8"),
         (b"\x82\xa1a\x01\xa1a\x02", "a key stands twice"),
@@ -375,6 +378,10 @@ def refused(data):
         (ext(3, b"\x81\xa4kind\x01"), "Expected `str`, got `int`"),
         (ext(3, b"\x81\xa1x" + b"\x91" * 100_000), "not a snapshot"),
         (b"\x91" * 17 + b"\xc0", "too deep"),
+        (b"\xdc\x0b\xb8" + b"\x90" * 3000, "at most 10000 fit"),
+        (b"\xdc\x0b\xb8" + b"\x80" * 3000, "at most 10000 fit"),
+        (b"\xdc\x0b\xb8" + pack(np.int8(1)) * 3000, "at most 10000 fit"),
+        (b"\xdc\x0b\xb8" + pack(LOSS) * 3000, "at most 10000 fit"),
         (
             bytes(MAX_SNAPSHOT + 1),
             "these 1048577 bytes are not a snapshot: at most 1048576 bytes are read",
@@ -405,6 +412,8 @@ BOMBS = {
     },
     "lists that reserve, short": b"\xdc\x04\x00" * 341,
     "maps that reserve, short": b"\xde\x01\xff\xa1a" * 204,
+    "lists that reserve, longer": b"\xdc\x09\x00" * 800,
+    "maps that reserve, longer": b"\xde\x04\x80\xa1a" * 480,
     "lists that reserve": b"\xdc\x27\x00" * 3000,
     "lists that reserve, long": b"\xdd\x00\x0f\xff\x00" * 200_000,
     "maps that reserve, long": b"\xdf\x00\x07\x00\x00\xa1a" * 100_000,
@@ -414,6 +423,7 @@ BOMBS = {
     "1024 wide, 64 deep": (b"\xdc\x04\x00" + b"\xc0" * 1023) * 64 + b"\xc0",
     "1 MiB of ext": b"\xdd\x00\x03\x00\x00" + b"\xd4\x01\x00" * 196_608,
     "a wrong last item": b"\xdc\x26\xfc" + b"\x00" * 9979 + b"\xc1",
+    "a reference with unknown fields": ext(3, b"\x81\xa1x\xdd\x00\x0f\x00\x00" + b"\x80" * 983_040),
     "the same key": b"\xde\x13\x00" + b"\xa1a\x00" * 4864,
 }
 HEAVY = {
@@ -422,6 +432,7 @@ HEAVY = {
     "empty dicts": pack([{}] * 2490),
     "empty lists": pack([[]] * 2490),
     "keys": pack({f"key {n}": n for n in range(4990)}),
+    "wide keys": pack({"é" * 50 + f"\U0001f682{n}": n for n in range(4990)}),
     "arrays": pack([LOSS] * 2490),
     "scalars": pack([np.float16(1)] * 2490),
     "references": pack([NETWORK] * 2490),

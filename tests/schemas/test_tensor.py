@@ -14,7 +14,7 @@ ROWS = Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3))
 def test_a_scalar_behaves_as_a_number():
     assert float(LOSS) == 0.5 and f"{LOSS:.3f}" == "0.500" and round(float(LOSS), 1) == 0.5
     assert LOSS < 1 and not LOSS > 1 and LOSS == 0.5
-    assert type(LOSS + 1) is np.float32 and type(-LOSS) is np.float32
+    assert isinstance(LOSS + 1, np.float32) and isinstance(-LOSS, np.float32)
 
 
 def test_arithmetic_and_reductions_give_what_they_give_for_a_plain_array():
