@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, Self
 
-from .codec import MAX_SNAPSHOT, Reference, join, pack, unpack
+from .codec import Reference, join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
 from .frozen import FrozenDict
 
@@ -142,7 +142,6 @@ class Ledger:
         self.traced = dict(traced or {})
         self.writing = False
         self._packed: dict[str, bytes] = {}
-        self._size = 0
         self._snapshot: bytes | None = None
         self._patch: Patch = {}
         self._undo: dict[str, tuple[Any, bytes | None]] = {}
@@ -197,14 +196,14 @@ class Ledger:
         if type(kept) is not Live:
             packed = pack(kept, key)
             kept = Live(unpack(packed), packed)
-        size = self._size + len(kept.packed) - len(self._packed.get(key, b""))
-        if size > MAX_SNAPSHOT:
-            raise SnapshotError(
-                f"cb_params key {key!r}: a snapshot would grow to {size} bytes, at most "
-                f"{MAX_SNAPSHOT} fit; keep large data in the callback or in a file"
-            )
-        self._remember(key)
+        before = (self.params.get(key, _ABSENT), self._packed.get(key))
         self._store(key, kept.value, kept.packed)
+        try:
+            self.snapshot()
+        except SnapshotError:
+            self._store(key, *before)
+            raise
+        self._undo.setdefault(key, before)
         self._patch[key] = kept.packed
 
     def remove(self, key: str) -> None:
@@ -212,7 +211,7 @@ class Ledger:
         if key in self.traced:
             raise ReadOnlyParam(f"cb_params.{key} belongs to the computation, it cannot be deleted")
         self._check(key)
-        self._remember(key)
+        self._undo.setdefault(key, (self.params[key], self._packed[key]))
         self._store(key, _ABSENT, None)
         self._patch[key] = None
 
@@ -231,10 +230,6 @@ class Ledger:
                 f"run_context.request_stop()"
             )
 
-    def _remember(self, key: str) -> None:
-        if key not in self._undo:
-            self._undo[key] = (self.params.get(key, _ABSENT), self._packed.get(key))
-
     def _store(self, key: str, value: Any, packed: bytes | None) -> None:
         old = self._packed.get(key)
         if packed is None:
@@ -244,7 +239,6 @@ class Ledger:
             self._packed[key] = packed
             dict.__setitem__(self.params, key, value)
         if packed != old:
-            self._size += len(packed or b"") - len(old or b"")
             self._snapshot = None
 
     def _facade(self, values: Mapping[str, Any]) -> CallbackParams:

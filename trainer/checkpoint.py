@@ -27,7 +27,7 @@ from flax.traverse_util import unflatten_dict
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from railbus.schemas.errors import ArgumentTypeError, CheckpointError
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError, CheckpointError
 
 PathLike: TypeAlias = str | os.PathLike[str]
 PyTree: TypeAlias = Any
@@ -140,7 +140,9 @@ def read_metadata(path: PathLike) -> dict[str, Any]:
 def _path(name: PathLike) -> Path:
     if not isinstance(name, str | os.PathLike):
         raise ArgumentTypeError(f"a checkpoint's name is {type(name).__name__}; expected a path")
-    return Path(name)
+    if not (path := Path(name)).name:
+        raise ArgumentError(f"{str(name)!r} names no checkpoint; expected a path")
+    return path
 
 
 def _flatten(tree: PyTree) -> tuple[list[tuple[str, Any]], jax.tree_util.PyTreeDef]:

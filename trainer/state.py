@@ -173,13 +173,14 @@ def replaced_params(old: Any, new: Any) -> Any:
         raise ArgumentError(
             "train_network takes parameters of the same structure as cb_params.train_network.params"
         )
+    new = jax.tree.map(jnp.asarray, new)
     for (path, was), now in zip(jax.tree.leaves_with_path(old), jax.tree.leaves(new), strict=True):
-        if jnp.shape(now) != was.shape or np.result_type(now) != was.dtype:
+        if (now.shape, now.dtype) != (was.shape, was.dtype):
             raise ArgumentError(
                 f"parameter {jax.tree_util.keystr(path)} must be {was.dtype}{list(was.shape)}, got "
-                f"{np.result_type(now)}{list(jnp.shape(now))}"
+                f"{now.dtype}{list(now.shape)}"
             )
-    return jax.tree.map(jnp.asarray, new)
+    return new
 
 
 def same_structure(one: Any, other: Any) -> bool:

@@ -118,6 +118,19 @@ def test_a_value_comes_back_bit_for_bit(value):
     assert bits(unpack(pack([value, LONG]))) == bits([value, LONG])
 
 
+@settings(max_examples=400)
+@given(arrays())
+def test_an_array_of_any_layout_comes_back_bit_for_bit(array):
+    assert bits(unpack(pack(array))) == bits(array)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_packs_as_c_order_does(layout):
+    array = layout(np.arange(24, dtype=np.int16).reshape(2, 3, 4))
+
+    assert pack(array) == pack(array.astype(np.int16).copy("C"))
+
+
 @given(values)
 def test_what_came_back_packs_to_the_same_bytes(value):
     data = pack(value)

@@ -26,7 +26,7 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from railbus.schemas.errors import ArgumentTypeError, CheckpointError
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from railbus.trainer.checkpoint import (
     _exchange,
     load_checkpoint,
@@ -301,6 +301,8 @@ def test_names_and_networks_of_the_wrong_type_are_refused(tmp_path: Path) -> Non
 
     with pytest.raises(ArgumentTypeError, match="name is int"):
         save_checkpoint({"a": np.ones(1)}, 3)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ArgumentError, match="'' names no checkpoint"):
+        save_checkpoint({"a": np.ones(1)}, "")
     with pytest.raises(ArgumentTypeError, match=r"net is dict; expected a flax.nnx.Module"):
         load_checkpoint(path, {})  # type: ignore[arg-type]  # the mistake
 
