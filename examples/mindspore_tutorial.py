@@ -13,7 +13,7 @@ from railbus.subscribers import Callback
 from railbus.trainer import ArrayDataset, Trainer, save_checkpoint
 
 
-class Print_info(Callback):  # noqa: N801  # the tutorial's name
+class Print_info(Callback):
     def step_end(self, run_context):
         cb_params = run_context.original_args()
         print(

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent.parent
 def test_the_tutorial_callbacks_print_save_and_stop(tmp_path):
     plain = {name: value for name, value in os.environ.items() if not name.startswith("JAX_NUMPY")}
     done = subprocess.run(
-        [sys.executable, ROOT / "examples/mindspore_tutorial.py"]
-        + ["--directory", tmp_path, "--seconds", "0.2"],
+        [sys.executable, str(ROOT / "examples/mindspore_tutorial.py")]
+        + ["--directory", str(tmp_path), "--seconds", "0.2"],
         capture_output=True,
         text=True,
         env=plain,

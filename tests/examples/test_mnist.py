@@ -32,8 +32,8 @@ def data(tmp_path: Path) -> Path:
 
 def run(data: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "examples/mnist.py", "--data", data, "--epochs", "4"]
-        + ["--batch-size", "20", "--directory", data / "out"],
+        [sys.executable, str(ROOT / "examples/mnist.py"), "--data", str(data), "--epochs", "4"]
+        + ["--batch-size", "20", "--directory", str(data / "out")],
         capture_output=True,
         text=True,
         env={name: value for name, value in os.environ.items() if not name.startswith("JAX_NUMPY")},

@@ -41,7 +41,7 @@ class _Steps:
     def drafts(self):
         while isinstance(self.moment, Fire):
             fire = self.moment
-            self.mode = fire.hook.mode
+            self.mode = fire.hook.mode or self.mode
             if "epoch_begin" in fire.hook:
                 self.batch = 0
             decision: Decision = yield Draft(fire.hook, fire.changes, fire.drop)

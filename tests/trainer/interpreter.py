@@ -50,6 +50,7 @@ class Interpreter:
                 self.validate(valid)
             self.fire("on_train_epoch_end")
             self.params.pop("metrics", None)
+        self.ended_by = self.reason
         self.fire("on_train_end")
 
     def validate(self, valid):

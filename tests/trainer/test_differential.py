@@ -225,5 +225,5 @@ def test_a_run_is_what_a_plain_loop_over_the_callbacks_would_be(scripts, shape):
     wanted = jax.tree.map(np.asarray, (reference.network.params, reference.optimizer.hyperparams))
     assert jax.tree.map(np.ndarray.tobytes, final) == jax.tree.map(np.ndarray.tobytes, wanted)
     if result is not None:
-        assert (result.by, result.reason) == (loop.reason or (None, None))
-        assert result.status == ("stopped" if loop.reason else "completed")
+        assert (result.by, result.reason) == (loop.ended_by or (None, None))
+        assert result.status == ("stopped" if loop.ended_by else "completed")
