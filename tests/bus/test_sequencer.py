@@ -1,5 +1,7 @@
 """The sequencer, model-checked against a reference that loops over a list."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -52,7 +54,8 @@ class SequencerMachine(RuleBasedStateMachine):
             for k, (hooks, policy, deadline) in enumerate(roles)
         ]
         self.sequencer, self.model = Sequencer("run", made), Reference(made)
-        self.now, self.since, self.hook = 0.0, 0.0, None
+        self.now, self.since = 0.0, 0.0
+        self.hook: Any = None
         self.outside: list[str] = []
 
     @precondition(lambda self: self.hook is None)
