@@ -55,17 +55,17 @@ def test_loss_monitor_stops_at_nan_where_mindspores_raises_or_misses_it(times, a
 def test_time_monitor_leaves_the_validation_out_and_divides_by_the_steps_run(capsys):
     class Clocked(Callback):
         def on_train_step_end(self, run_context):
-            self.now = run_context.now()
+            self.ended = run_context.now()
             if run_context.original_args().cur_step_num == 2:
                 run_context.request_stop()
 
         def on_train_epoch_begin(self, run_context):
-            self.begin = run_context.now()
+            self.began = run_context.now()
 
     clock = Clocked()
     make_trainer().fit(1, DATA, DATA, callbacks=[clock, TimeMonitor()])
 
-    total = (clock.now - clock.begin) * 1e3
+    total = (clock.ended - clock.began) * 1e3
     line = f"Train epoch time: {total:5.3f} ms, per step time: {total / 2:5.3f} ms"
     assert capsys.readouterr().out.splitlines()[-1] == line
 
@@ -99,9 +99,6 @@ def test_lambda_callback_fires_in_the_validation_of_fit_and_refuses_what_it_cann
 def test_stop_at_time_stops_by_the_events_own_time():
     assert make_trainer().train(9, DATA, StopAtTime(1e-9)).step == 1
     assert make_trainer().train(2, DATA, StopAtTime(1e9)).step == 8
-    for wrong, kind in ((0, ValueError), (True, TypeError), ("1", TypeError)):
-        with pytest.raises(kind):
-            StopAtTime(wrong)
 
 
 @pytest.mark.parametrize("format", ["ckpt", "safetensors"])
@@ -171,23 +168,26 @@ def test_a_lone_eval_leaves_training_callbacks_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("kind", "arguments"),
     [
-        lambda: LossMonitor(-1),
-        lambda: LossMonitor(1.0),
-        lambda: TimeMonitor(0),
-        lambda: TimeMonitor(data_time=1),
-        lambda: CheckpointConfig(0, 0),
-        lambda: CheckpointConfig(format="zip"),
-        lambda: CheckpointConfig(True),
-        lambda: CheckpointConfig(append_info=["epoch"]),
-        lambda: CheckpointConfig(unknown=1),
-        lambda: ModelCheckpoint("a/b"),
-        lambda: ModelCheckpoint(config={}),
-        lambda: ModelCheckpoint(monitor="mse"),
-        lambda: ModelCheckpoint(directory=" "),
+        (LossMonitor, {"per_print_times": -1}),
+        (LossMonitor, {"per_print_times": 1.0}),
+        (TimeMonitor, {"data_size": 0}),
+        (TimeMonitor, {"data_time": 1}),
+        (StopAtTime, {"run_time": 0}),
+        (StopAtTime, {"run_time": True}),
+        (StopAtTime, {"run_time": "1"}),
+        (CheckpointConfig, {"save_checkpoint_steps": 0}),
+        (CheckpointConfig, {"save_checkpoint_steps": True}),
+        (CheckpointConfig, {"format": "zip"}),
+        (CheckpointConfig, {"append_info": ["epoch"]}),
+        (CheckpointConfig, {"unknown": 1}),
+        (ModelCheckpoint, {"prefix": "a/b"}),
+        (ModelCheckpoint, {"config": {}}),
+        (ModelCheckpoint, {"monitor": "mse"}),
+        (ModelCheckpoint, {"directory": " "}),
     ],
 )
-def test_constructors_refuse_what_cannot_work(wrong):
+def test_constructors_refuse_what_cannot_work(kind, arguments):
     with pytest.raises((TypeError, ValueError)):
-        wrong()
+        kind(**arguments)

@@ -1,5 +1,7 @@
 """Bad input is one clear error before anything is entered or compiled."""
 
+from typing import Any
+
 import numpy as np
 import optax
 import pytest
@@ -70,7 +72,8 @@ def test_a_run_that_cannot_work_is_refused(call, kind, says):
         call(trainer)
 
     assert isinstance(caught.value, RailbusError)
-    assert trainer._program._train._cache_size() == 0
+    compiled: Any = trainer._program._train
+    assert compiled._cache_size() == 0
     assert trainer.bus.runs == {}
 
 
