@@ -33,7 +33,7 @@ def make_trainer(**changes) -> Trainer:
 
 
 def by_hand(steps: int) -> Any:
-    module = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    module: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
     params = {"kernel": module.kernel[...], "bias": module.bias[...]}
     for inputs, labels in (DATA * steps)[:steps]:
         grads = jax.grad(
