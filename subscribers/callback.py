@@ -14,8 +14,8 @@ from .context import RunContext
 class Callback:
     """A participant of a run: override the hooks you need, each a `def` or an `async def`.
 
-    Plain hooks run one after another in a thread of the run, async ones on its event loop; return
-    values are ignored. A hook that is not overridden is not delivered and costs nothing. The
+    Plain hooks run one after another in the thread that trains (in one beside it, if a callback of
+    the list has a deadline), async ones on the run's event loop; return values are ignored. A hook that is not overridden is not delivered and costs nothing. The
     older names `begin, epoch_begin, step_begin, step_end, epoch_end, end` serve training and
     evaluation alike; `train` and `eval` call them, `fit` refuses them, as in MindSpore.
 

@@ -67,23 +67,30 @@ class CallbackParticipant:
         return self._workers[hook]
 
     def call(self, turn: Turn) -> BaseException | None:
-        """Run the hook that `turn` asks for; returns what it raised."""
+        """Run the hook that `turn` asks for; returns the exception it raised.
+
+        What is no `Exception` (an interrupt, an exit) is nobody's policy and passes through.
+        """
         if self.revoked:
             return None
         try:
             self._begin(turn)
-        except BaseException as error:
+        except Exception as error:
             return error
+        except BaseException:
+            self._withdraw()
+            raise
         return None
 
-    async def acall(self, turn: Turn, cancelled: type[BaseException]) -> BaseException | None:
-        """The same for an `async def` hook; a cancellation passes through."""
+    async def acall(self, turn: Turn) -> BaseException | None:
+        """The same for an `async def` hook; a cancellation passes through too."""
         try:
             await self._begin(turn)
-        except cancelled:
-            raise
-        except BaseException as error:
+        except Exception as error:
             return error
+        except BaseException:
+            self._withdraw()
+            raise
         return None
 
     def ack(self, turn: Turn, error: BaseException | None) -> Ack:
@@ -118,6 +125,10 @@ class CallbackParticipant:
         """It missed its deadline: whatever it still does has no effect on the run."""
         self.revoked = True
         self._context._revoke()
+
+    def _withdraw(self) -> None:
+        self._ledger.revert()
+        self._context._close()
 
     def _begin(self, turn: Turn) -> Any:
         self._ledger.open()

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from railbus.bus.publisher import Worker
+from railbus.schemas.errors import ArgumentError
 from railbus.schemas.hooks import Mode
 from railbus.schemas.params import Ledger
 
@@ -20,14 +21,15 @@ logger = logging.getLogger(__name__)
 class Roster:
     """A run's callbacks and the workers that run them.
 
-    Callbacks are entered, called and exited in the lane's thread, so that what they open in one
-    place (a database, a file) they may use in the others.
+    Callbacks are entered, called and exited in one thread, so that what they open in one place (a
+    database, a file) they may use in the others.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = tuple(callbacks)
         self.participants: list[CallbackParticipant] = []
-        self._lane, self._loop = Lane(), LoopWorker()
+        self._lane = Lane([callback.deadline for callback in callbacks])
+        self._loop = LoopWorker()
         self._exits = ExitStack()
 
     @property
@@ -39,10 +41,11 @@ class Roster:
         """Enter every callback in order and seat what `__enter__` returned.
 
         Raises:
+            ArgumentError: `__enter__` returned a callback with a deadline in the place of one
+                without, which is too late to start a thread for it.
             BaseException: what an `__enter__` raised; those entered before are exited first.
         """
         self._lane.call(lambda: self._enter(ledger, stop_requested))
-        self._lane.expect([one.role.deadline for one in self.participants])
 
     def exit(self, error: BaseException | None) -> bool:
         """Exit every callback in reverse; returns whether one of them swallowed `error`.
@@ -69,6 +72,11 @@ class Roster:
                     self._loop,
                 )
                 stack.push(_Exit(callback, participant))
+                if participant.role.deadline is not None and self._lane.shortest is None:
+                    raise ArgumentError(
+                        f"{participant.role.name} has a deadline and takes the place of a "
+                        f"{type(callback).__name__} without; give that one the deadline"
+                    )
                 self.participants.append(participant)
             self._exits = stack.pop_all()
 

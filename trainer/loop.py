@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from railbus.bus.publisher import Draft, Drafts, Publisher
@@ -78,7 +79,8 @@ class RunLoop:
         """The events up to the next thing that only the program can do."""
         while isinstance(self._moment, Fire):
             fire = self._moment
-            decision = yield Draft(fire.hook, fire.changes | self._changes(fire.hook), fire.drop)
+            changes = fire.changes | self._changes(fire.hook)
+            decision = yield Draft(fire.hook, changes, fire.drop + self._drop(fire.hook))
             self._heed(fire.hook, decision)
             self._moment = self._next(decision)
 
@@ -108,6 +110,11 @@ class RunLoop:
                 self._close_epoch()
                 return {"net_outputs": self._outputs["train"]} if "train" in self._outputs else {}
         return {}
+
+    def _drop(self, hook: Hook) -> tuple[str, ...]:
+        """A validation's outputs do not outlast it, even where no training step has given any."""
+        leave = hook is Hook.TRAIN_EPOCH_END and "train" not in self._outputs
+        return ("net_outputs",) if leave else ()
 
     def _heed(self, hook: Hook, decision: Decision) -> None:
         """An event was committed: note how far the run is, apply what was patched."""
@@ -160,13 +167,12 @@ class RunLoop:
     def _evaluate(self) -> None:
         assert self._batch is not None
         labels = self._batch[-1]
-        loss, outputs, self._evaluation = self._program.evaluate(
+        mean, loss, outputs, self._evaluation = self._program.evaluate(
             self.state.network, self._batch, self._evaluation
         )
         if self._program.metrics.on_host:
-            arrays = [np.asarray(one) for one in (loss, outputs, labels)]
-            self._program.metrics.update_host(*arrays)
-        self._outputs["eval"] = live_outputs((shown(loss), *shown((outputs, labels), 0)))
+            self._program.metrics.update_host(*jax.tree.map(np.asarray, (loss, outputs, labels)))
+        self._outputs["eval"] = live_outputs((shown(mean), *shown((outputs, labels), 0)))
         self._stats.eval_steps += 1
 
     def _results(self) -> dict[str, Any]:

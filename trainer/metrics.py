@@ -40,9 +40,8 @@ class Mean(nnx.metrics.Metric):
         part = near - value
         rest = rest + ((value - (near - part)) + (more - part))
         after = near + rest
-        finite = jnp.isfinite(near)
-        rest = jnp.where(finite, rest - (after - near), 0.0)
-        self.sums[...] = jnp.stack([jnp.where(finite, after, near), rest])
+        shown = jnp.where(jnp.isfinite(near), after, near)
+        self.sums[...] = jnp.stack([shown, rest - (after - near)])
 
     def add_each(self, values: jax.Array) -> None:
         """Take in one value per sample."""

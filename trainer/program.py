@@ -75,10 +75,10 @@ class Program:
         """The metrics' state before the first batch."""
         return self.metrics.init(), self._loss.init()
 
-    def evaluate(self, network: Values, batch: Batch, state: Any) -> tuple[Any, Any, Any]:
-        """One batch: `(loss, outputs)` and the metrics' state after it."""
-        loss, outputs, state = self._evaluate(network, batch, state)
-        return loss, outputs, state
+    def evaluate(self, network: Values, batch: Batch, state: Any) -> tuple[Any, Any, Any, Any]:
+        """One batch: mean loss, loss as the loss_fn gives it, outputs, the metrics' state after it."""
+        found: tuple[Any, Any, Any, Any] = self._evaluate(network, batch, state)
+        return found
 
     def results(self, state: Any) -> tuple[dict[str, Any], float]:
         """The metrics, and the mean loss over samples."""
@@ -128,7 +128,7 @@ class Program:
         moving = {name: values_of(after)[name] for name in scheduled(after)}
         return TrainState(Values(params, rest), after), StepOutputs(net_outputs, moving)
 
-    def _eval_step(self, network: Values, batch: Batch, state: Any) -> tuple[Any, Any, Any]:
+    def _eval_step(self, network: Values, batch: Batch, state: Any) -> tuple[Any, ...]:
         outputs, _ = self._eval_network.apply(network, self.inputs(batch), training=False)
         loss, aux, has_aux = self._losses(outputs, batch)
         if self._loss_fn is None:
@@ -136,7 +136,7 @@ class Program:
         labels = batch[-1]
         measured = self.metrics.update(state[0], loss=loss, outputs=outputs, labels=labels)
         averaged = self._loss.update(state[1], loss=loss, outputs=outputs, labels=labels)
-        return jnp.mean(loss), outputs, (measured, averaged)
+        return jnp.mean(loss), loss, outputs, (measured, averaged)
 
     def _predict_step(self, network: Values, inputs: tuple[Any, ...]) -> Any:
         return self._eval_network.apply(network, inputs, training=False)[0]
