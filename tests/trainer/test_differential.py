@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from railbus.schemas import Hook
@@ -51,14 +52,16 @@ class Act:
 
     def __init__(self, acts: dict[tuple[str, int], tuple[str, Any]]) -> None:
         self.acts, self.counts, self.seen = acts, dict.fromkeys(HOOKS, 0), []
+        self.measured: list[float] = []
 
     def __call__(self, hook: str, params: Any, api: Any) -> None:
         self.counts[hook] += 1
         own = {key: params[key] for key in ("ka", "kb") if key in params}
         shown = {k: params[k] for k in ("cur_step_num", "cur_epoch_num") if k in params}
         numbers = {k: bits(params[k]) for k in ("net_outputs", "learning_rate") if k in params}
-        measured = {k: round(v, 5) for k, v in params.get("metrics", {}).items()}
-        self.seen.append((hook, own, shown, numbers, "metrics" in params, measured, api.asked()))
+        metrics = sorted(params.get("metrics", {}))
+        self.measured += [float(params["metrics"][name]) for name in metrics]
+        self.seen.append((hook, own, shown, numbers, "metrics" in params, metrics, api.asked()))
         kind, value = self.acts.get((hook, self.counts[hook]), (None, None))
         if kind == "stop":
             api.stop("why", value)
@@ -219,6 +222,7 @@ def test_a_run_is_what_a_plain_loop_over_the_callbacks_would_be(scripts, shape):
     assert found == failed
     for one, other in zip(got, expected, strict=True):
         assert one.seen == other.seen
+        assert one.measured == pytest.approx(other.measured, rel=1e-5)
     final = jax.tree.map(np.asarray, (TRAINER.params, TRAINER._state.optimizer.hyperparams))
     reference = loop.committed
     wanted = jax.tree.map(np.asarray, (reference.network.params, reference.optimizer.hyperparams))
