@@ -1,6 +1,7 @@
 """Train a small network on scikit-learn's handwritten digits: the demo of `make demo`."""
 
 import argparse
+from os.path import relpath
 from pathlib import Path
 
 import anyio
@@ -86,7 +87,7 @@ def main() -> None:
     print(f"  time in callbacks {stats.callback_seconds:.2f} s")
     for name, tally in stats.callbacks.items():
         print(f"    {name:<15} {tally.seconds:.3f} s in {tally.events} events")
-    print(f"  best checkpoint   {best.latest_ckpt_file_name} ({len(arrays)} arrays)")
+    print(f"  best checkpoint   {relpath(best.latest_ckpt_file_name)} ({len(arrays)} arrays)")
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class CallbackParticipant:
             text = None
         else:
             self._ledger.revert()
-            patch, stop = None, None
+            patch = None
             text = f"{type(error).__name__}: {error}"
             tally.errors += 1
             self._say(turn, error)

@@ -90,3 +90,17 @@ def test_a_stop_from_outside_is_part_of_the_next_commit():
     assert stopped.event.hook is Hook.TRAIN_STEP_END
     assert stopped.decision.stops[0].by == "operator"
     assert played.hooks.count("on_train_step_end") == 2
+
+
+def test_a_stop_outlives_the_error_of_the_hook_that_asked_for_it():
+    def stop_and_fail(run_context):
+        run_context.request_stop("because")
+        raise ValueError("bad luck")
+
+    class Detached(Script):
+        on_error = "detach"
+
+    played = play([Detached("p", {("on_train_step_end", 1): stop_and_fail}, [])], PLAN)
+
+    assert played.hooks.count("on_train_step_end") == 1
+    assert played.log[-1].event.cb_params.stop_reason == "because"
