@@ -191,4 +191,7 @@ def _expect(moment: Fire, entry: Committed | None, seq: int) -> Decision:
     for key, value in moment.changes.items():
         if shown.get(key) != value:
             raise SequenceError(f"expected {key} = {value!r} at {wanted}, got {shown.get(key)!r}")
+    for key in moment.drop:
+        if key in shown:
+            raise SequenceError(f"expected {key} to be gone at {wanted}, got {shown[key]!r}")
     return entry.decision
