@@ -10,12 +10,13 @@ import msgspec
 
 from railbus.bus.publisher import Turn, Worker
 from railbus.bus.sequencer import POLICIES, Role
-from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Ack
 from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.params import Ledger
 
 from .callback import Callback, hooks_of, overrides
+from .checks import seconds
 from .context import RunContext
 
 logger = logging.getLogger(__name__)
@@ -156,10 +157,7 @@ def _role(name: str, callback: Callback) -> Role:
     if policy not in POLICIES:
         raise ArgumentError(f"{name}.on_error must be one of {POLICIES}, got {policy!r}")
     if deadline is not None:
-        if isinstance(deadline, bool) or not isinstance(deadline, (int, float)):
-            raise ArgumentTypeError(f"{name}.deadline must be seconds or None, got {deadline!r}")
-        if not deadline > 0:
-            raise ArgumentError(f"{name}.deadline must be above 0 s, got {deadline!r}")
+        deadline = seconds(f"{name}.deadline", deadline)
     return Role(name=name, hooks=hooks_of(callback), on_error=policy, deadline=deadline)
 
 

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.schemas.errors import ArgumentError
 from railbus.schemas.lifecycle import Plan
 from railbus.subscribers.callback import Callback, callback_list, refuse_legacy
+from railbus.subscribers.checks import count
 
 from .batches import BatchSource
 
@@ -78,8 +79,8 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             assert valid is not None
             valid.peek()
             return Plan(mode="eval", valid_batch_num=valid.size)
-        epochs = _count("epoch", self.epoch, 1)
-        initial = _count("initial_epoch", self.initial_epoch, 0)
+        epochs = count("epoch", self.epoch, 1)
+        initial = count("initial_epoch", self.initial_epoch, 0)
         if initial >= epochs:
             raise ArgumentError(
                 f"initial_epoch must be below epoch, the number of the last one, got {initial} and "
@@ -107,15 +108,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             )
 
 
-def _count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name} must be an int, got {value!r}")
-    if value < least:
-        raise ArgumentError(f"{name} must be at least {least}, got {value}")
-    return value
-
-
 def _frequency(value: Any) -> int | tuple[int, ...]:
     if isinstance(value, Collection) and not isinstance(value, (str, bytes, dict)):
-        return tuple(_count("an epoch in valid_frequency", one, 1) for one in value)
-    return _count("valid_frequency", value, 1)
+        return tuple(count("an epoch in valid_frequency", one, 1) for one in value)
+    return count("valid_frequency", value, 1)
