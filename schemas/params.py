@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, Self
 
-from .codec import Reference, join, pack, unpack
+from .codec import join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
 from .frozen import FrozenDict
 
@@ -29,11 +29,6 @@ class Live(NamedTuple):
 
     value: Any
     packed: bytes
-
-    @classmethod
-    def of(cls, value: Any, reference: Reference) -> Self:
-        """`value`, which snapshots refer to."""
-        return cls(value, pack(reference))
 
 
 class _Attributes(dict[str, Any]):

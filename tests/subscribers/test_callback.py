@@ -2,6 +2,7 @@
 
 import threading
 
+import anyio
 import numpy as np
 import optax
 import pytest
@@ -130,3 +131,30 @@ def test_a_stuck_hook_is_left_behind_at_its_deadline_and_its_policy_acts(policy)
             assert notes == ["b enter", "b end", "b exit"]
     finally:
         release.set()
+
+
+def test_a_stuck_async_hook_is_cancelled_at_its_deadline_and_what_it_wrote_is_gone():
+    cancelled, left = [], []
+
+    class Stuck(Callback):
+        deadline = 0.2
+        on_error = "detach"
+
+        async def on_train_step_end(self, run_context):
+            run_context.original_args().mine = 1
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(True)
+
+        def on_train_end(self, run_context):
+            left.append("stuck")
+
+    class After(Callback):
+        def on_train_step_end(self, run_context):
+            left.append("mine" in run_context.original_args())
+
+    result = make_trainer().train(1, DATA, [Stuck(), After()])
+
+    assert (result.status, cancelled) == ("completed", [True])
+    assert left == [False, False]
