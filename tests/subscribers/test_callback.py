@@ -134,7 +134,8 @@ def test_a_stuck_hook_is_left_behind_at_its_deadline_and_its_policy_acts(policy)
 
 
 def test_a_stuck_async_hook_is_cancelled_at_its_deadline_and_what_it_wrote_is_gone():
-    cancelled, left = [], []
+    cancelled: list[bool] = []
+    left: list[object] = []
 
     class Stuck(Callback):
         deadline = 0.2
