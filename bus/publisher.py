@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 class Draft(NamedTuple):
     """An event before it has its place in the run: what to change in `cb_params`, and when it was.
 
-    `time_ns` counts from the run's begin, None means now; `error` goes with `on_exception`.
+    `at` is a `time.perf_counter_ns()`, None means now; `error` goes with `on_exception`.
     """
 
     hook: Hook
     changes: Mapping[str, Any] = {}
     drop: tuple[str, ...] = ()
-    time_ns: int | None = None
+    at: int | None = None
     error: BaseException | None = None
 
 
@@ -163,10 +163,8 @@ class Publisher:
 
     def _event(self, draft: Draft) -> Event:
         self.ledger.publish(draft.changes, draft.drop)
-        now = draft.time_ns
-        if now is None:
-            now = time.perf_counter_ns() - self._begin_ns
-        self._last_ns = now = max(now, self._last_ns)
+        at = time.perf_counter_ns() if draft.at is None else draft.at
+        self._last_ns = now = max(at - self._begin_ns, self._last_ns)
         return Event(
             run_id=self._log.run_id,
             incarnation=self._incarnation,

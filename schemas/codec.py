@@ -21,7 +21,7 @@ import itertools
 import os
 import reprlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -30,7 +30,14 @@ import numpy as np
 
 from .errors import SnapshotError
 from .frozen import FrozenDict, FrozenList
-from .tensor import Tensor, pack_scalar, pack_tensor, unpack_scalar, unpack_tensor
+from .tensor import (
+    Tensor,
+    pack_scalar,
+    pack_tensor,
+    tensor_tail,
+    unpack_scalar,
+    unpack_tensor,
+)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +107,31 @@ def pack(value: object, key: str = "value") -> bytes:
     except _FAILURES as error:
         raise SnapshotError(f"cb_params key {key!r}: {_complaint(value, key, error)}") from error
     return data
+
+
+def pack_rows(rows: np.ndarray[Any, Any]) -> list[bytes]:
+    """`pack` of each row of an array of one dimension or more, byte for byte, at once.
+
+    Raises:
+        SnapshotError: as for `pack`.
+    """
+    if not len(rows):
+        return []
+    first = rows[0, ...]
+    packed, size = pack(first), first.nbytes
+    header = packed[: len(packed) - size - tensor_tail(first)]
+    tail = packed[len(header) + size :]
+    elements = pack_tensor(rows)
+    if not size:
+        return [packed] * len(rows)
+    places = range(0, len(rows) * size, size)
+    return [b"".join((header, elements[at : at + size], tail)) for at in places]
+
+
+def pack_list(packed: Sequence[bytes]) -> bytes:
+    """The list of values that `pack` made: `pack` of the whole list, byte for byte."""
+    header: bytes = msgpack.Packer().pack_array_header(len(packed))
+    return b"".join((header, *packed))
 
 
 def join(packed: Mapping[str, bytes]) -> bytes:

@@ -8,7 +8,7 @@
 Its driver is the trainer, a synthetic stream, or `verify`, which checks a recorded one.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,6 +39,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.valid_frequency, int):
             return epoch % self.valid_frequency == 0
         return epoch in (self.valid_frequency or ())
+
+    def passes(self) -> Iterator[Mode]:
+        """Its ways through data, one after another, if nobody stops it."""
+        if self.mode == "eval":
+            yield "eval"
+            return
+        for epoch in range(self.initial_epoch + 1, self.epochs + 1):
+            yield "train"
+            if self.validates(epoch):
+                yield "eval"
 
     def ends_with(self, hook: Hook) -> bool:
         """Whether `hook` is the terminal event of such a run (C4)."""

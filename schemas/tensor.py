@@ -60,6 +60,11 @@ def pack_tensor(array: Array) -> bytes:
     return elements + dims + bytes((place, ndim))
 
 
+def tensor_tail(array: Array) -> int:
+    """How many bytes of `pack_tensor(array)` follow the elements."""
+    return 4 * array.ndim + 2
+
+
 def unpack_tensor(data: bytes) -> Tensor:
     """A view of `data`.
 

@@ -5,89 +5,15 @@ import math
 import operator
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import GeneratorType
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
+from railbus.schemas.errors import DatasetError
 
-from railbus.schemas.errors import ArgumentError, ArgumentTypeError, DatasetError
+from .arrays import ArrayDataset, Batch, Layout, Picked, as_array, kind_of, layout_of
 
 logger = logging.getLogger(__name__)
-
-Batch: TypeAlias = tuple[Any, ...]
-Layout: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
-
-
-class ArrayDataset:
-    """Batches of equally long arrays, as tuples; each iteration is the next epoch.
-
-    Args:
-        arrays: numpy or JAX arrays (or what `np.asarray` makes numeric arrays of), samples along
-            the first axis, the labels last.
-        batch_size: samples per batch.
-        shuffle: a new order in each epoch; it depends on `seed` and the epoch's number only.
-        seed: of the shuffling, 0 or more.
-        drop_remainder: leave out a last batch that would be smaller.
-
-    Raises:
-        ArgumentError: no arrays, empty ones or of different lengths, or a number out of range.
-        ArgumentTypeError: something that is no array of samples, or a number that is no int.
-    """
-
-    def __init__(
-        self,
-        *arrays: Any,
-        batch_size: int,
-        shuffle: bool = False,
-        seed: int = 0,
-        drop_remainder: bool = False,
-    ) -> None:
-        self.arrays = tuple(_samples(place, array) for place, array in enumerate(arrays))
-        lengths = [array.shape[0] for array in self.arrays]
-        if not lengths or len(set(lengths)) > 1 or not lengths[0]:
-            raise ArgumentError(
-                f"ArrayDataset needs arrays that are equally long and not empty, got the lengths "
-                f"{lengths}"
-            )
-        self.batch_size = _count("batch_size", batch_size, 1)
-        self.seed = _count("seed", seed, 0)
-        self.shuffle, self.drop_remainder = bool(shuffle), bool(drop_remainder)
-        if not len(self):
-            raise ArgumentError(
-                f"drop_remainder leaves no batch: batch_size is {batch_size}, there are "
-                f"{lengths[0]} samples"
-            )
-        self._epoch = 0
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch that the next iteration gives, from 0; set it to go on from there."""
-        return self._epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._epoch = _count("epoch", epoch, 0)
-
-    def __len__(self) -> int:
-        samples = len(self.arrays[0])
-        return samples // self.batch_size if self.drop_remainder else -(-samples // self.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._shuffled(epoch) if self.shuffle else self._ordered()
-
-    def _ordered(self) -> Iterator[Batch]:
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            yield tuple(array[start : start + self.batch_size] for array in self.arrays)
-
-    def _shuffled(self, epoch: int) -> Iterator[Batch]:
-        stream = np.random.SeedSequence(self.seed, spawn_key=(epoch,))
-        order = np.random.default_rng(stream).permutation(len(self.arrays[0]))
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            rows = order[start : start + self.batch_size]
-            yield tuple(array.take(rows, axis=0) for array in self.arrays)
-
 
 # What was read ahead from an iterator that can be read once belongs to the iterator, not to the
 # source that read it: the next source over the same object finds it here, whatever became of the
@@ -108,7 +34,7 @@ def _shared(iterator: Any) -> deque[Any]:
 
 
 class BatchSource:
-    """One dataset as a run reads it, epoch by epoch.
+    """One dataset as a run reads it, pass by pass.
 
     Batches are read ahead and may be given back, so a dataset must not reuse its buffers.
 
@@ -116,17 +42,13 @@ class BatchSource:
         dataset: a re-iterable of batches, or an iterator (good for one epoch). A batch is a tuple,
             a list or a mapping (its values, in the order of the first one) of arrays.
         name: for messages, `"train_dataset"` or `"valid_dataset"`.
+        picked: read an `ArrayDataset` as rows of arrays that are on the device.
     """
 
-    def __init__(self, dataset: Any, name: str) -> None:
-        self.dataset, self.name = dataset, name
-        self._once = _readable_once(dataset)
-        self._ahead: deque[Any] = deque()
-        self._iterator: Iterator[Any] | None = None
-        self._exhausted = False
-        self._begun = False
-        self._taken = 0
-        self._checked: Batch | None = None
+    def __init__(self, dataset: Any, name: str, *, picked: bool = False) -> None:
+        self.dataset, self.name, self.picked = dataset, name, picked
+        self.once = _readable_once(dataset)
+        self._coming: Pass | None = None
         self._first: Layout | None = None
         self._columns: tuple[Any, ...] | None = None
         self._said = False
@@ -146,35 +68,143 @@ class BatchSource:
         Raises:
             DatasetError: it is an iterator, and more than one epoch was asked for.
         """
-        if self._once and epochs > 1:
+        if self.once and epochs > 1:
             raise DatasetError(
                 f"{self.name} is an iterator that can be read once, {epochs} epochs were asked "
-                f"for; pass an object whose __iter__ starts anew, got {_kind(self.dataset)}"
+                f"for; pass an object whose __iter__ starts anew, got {kind_of(self.dataset)}"
             )
 
     def peek(self) -> Batch:
-        """The first batch of the coming epoch, which stays there; in an epoch, the next one.
+        """The first batch of the coming pass, which stays there.
 
         Raises:
             DatasetError: it is no dataset, it is empty, or the batch does not fit.
         """
-        if self._iterator is None or (self._begun and not self.more()):
-            self._open()
-        return self._head()
+        if self._coming is None:
+            self._coming = Pass(self)
+        return self._coming.peek()
 
-    def begin_epoch(self) -> None:
-        """The next epoch begins; what is left of the last one is left out, unless it is an iterator.
+    def open(self) -> "Pass":
+        """The coming pass; those before it must have been read to their end or closed."""
+        coming, self._coming = self._coming or Pass(self), None
+        return coming
+
+    def end(self) -> None:
+        """The run is over. What was read ahead of an iterator stays for the next source over it."""
+        if self._coming is not None:
+            self._coming.close()
+            self._coming = None
+        if self.once and id(self.dataset) in _ahead_of and not _ahead_of[id(self.dataset)][1]:
+            _ahead_of.pop(id(self.dataset), None)
+
+    def iterate(self) -> Iterator[Any]:
+        """A new iteration over the dataset, or the iterator that it is."""
+        if self.picked:
+            return (Picked(self.dataset.arrays, rows) for rows in self.dataset.order())
+        return _iterate(self.dataset, self.name)
+
+    def nothing(self) -> DatasetError:
+        """The error for a pass without a batch."""
+        if self._first is not None:
+            return DatasetError(
+                f"{self.name} yielded no batch in this epoch, but it did before: it looks like an "
+                f"iterator that can be read once; pass an object whose __iter__ starts anew"
+            )
+        used_up = " or was read to its end before" if self.once else ""
+        return DatasetError(f"{self.name} is empty{used_up}, expected at least one batch")
+
+    def checked(self, found: Any, where: str, last: Callable[[], bool]) -> Batch:
+        """What the dataset yielded as a tuple of arrays, like the first one.
+
+        Args:
+            where: names the batch in messages.
+            last: whether no batch follows; only then it may be smaller.
 
         Raises:
-            DatasetError: as for `peek`.
+            DatasetError: it is no batch, or unlike the first one.
         """
-        if self._iterator is None or self._begun:
-            self._open()
-        self._begun = True
-        self._head()
+        batch = self._as_batch(found, where)
+        layout = layout_of(batch)
+        if not any(math.prod(shape) for shape, _ in layout):
+            raise DatasetError(f"{where} holds no samples: {_text(layout)}")
+        if self._first is None:
+            self._first = layout
+        if layout != self._first:
+            self._check_smaller(layout, where, last)
+        return batch
+
+    def _check_smaller(self, layout: Layout, where: str, last: Callable[[], bool]) -> None:
+        assert self._first is not None
+        expected = f"{where} holds {_text(layout)}"
+        if not _smaller(layout, self._first):
+            raise DatasetError(f"{expected}, expected {_text(self._first)} as in the first one")
+        if not last():
+            raise DatasetError(
+                f"{expected} and is not the last, expected {_text(self._first)} as in the first "
+                f"one: only the last batch of an epoch may be smaller"
+            )
+        if not self._said:
+            logger.info(
+                "%s: the last batch is smaller, %s; it has its own compilation",
+                self.name,
+                _text(layout),
+            )
+        self._said = True
+
+    def _as_batch(self, found: Any, where: str) -> Batch:
+        if isinstance(found, Picked):
+            return found
+        if isinstance(found, Mapping):
+            found = self._in_order(found, where)
+        if not isinstance(found, (tuple, list)) or not found:
+            raise DatasetError(
+                f"{where} is {kind_of(found)}, expected a tuple, list or mapping of arrays, "
+                f"for example (inputs, labels)"
+            )
+        return tuple(_leaf(place, leaf, where) for place, leaf in enumerate(found))
+
+    def _in_order(self, found: Mapping[Any, Any], where: str) -> tuple[Any, ...]:
+        self._columns = self._columns or tuple(found)
+        if set(found) != set(self._columns):
+            raise DatasetError(
+                f"{where} has the columns {list(found)}, expected {list(self._columns)} as "
+                f"in the first one"
+            )
+        return tuple(found[column] for column in self._columns)
+
+
+class Pass:
+    """One epoch's way through a dataset; its iteration begins when a batch is first asked for.
+
+    Attributes:
+        begun: whether the run has come to it, rather than read ahead into it.
+        taken: batches that were taken and not given back.
+    """
+
+    def __init__(self, source: BatchSource) -> None:
+        self.source = source
+        self.begun = False
+        self._ahead: deque[Any] = deque()
+        self._iterator: Iterator[Any] | None = None
+        self._epoch: int | None = None
+        self._exhausted = False
+        self.taken = 0
+        self._checked: Batch | None = None
+        self._failure: Exception | None = None
+
+    def peek(self) -> Batch:
+        """The next batch, which stays there.
+
+        Raises:
+            DatasetError: the dataset is none, there is no batch, or it does not fit.
+        """
+        if not self.more():
+            raise self.source.nothing()
+        head: Batch = self._ahead[0]
+        return head
 
     def more(self) -> bool:
-        """Whether the epoch has another batch.
+        """Whether there is another batch.
 
         Raises:
             DatasetError: that batch does not fit those before it.
@@ -182,8 +212,8 @@ class BatchSource:
         if not self._read(1):
             return False
         if self._checked is None or self._ahead[0] is not self._checked:
-            batch = self._as_batch(self._ahead[0])
-            self._check(batch)
+            where = f"{self.source.name}: batch {self.taken}, counted from 0,"
+            batch = self.source.checked(self._ahead[0], where, lambda: not self._read(2))
             self._ahead[0] = self._checked = batch
         return True
 
@@ -194,144 +224,75 @@ class BatchSource:
             DatasetError: there is none, or it does not fit.
         """
         if not self.more():
-            raise DatasetError(f"{self.name} has no batch left in this epoch")
-        self._taken += 1
+            raise DatasetError(f"{self.source.name} has no batch left in this epoch")
+        self.taken += 1
         batch: Batch = self._ahead.popleft()
         return batch
 
+    def read(self, count: int) -> list[Batch]:
+        """Up to `count` batches of one layout; none at the end.
+
+        Raises:
+            Exception: what the dataset raised, once the batches before it have been taken.
+        """
+        found: list[Batch] = []
+        try:
+            while len(found) < count and self.more():
+                if found and layout_of(self._ahead[0]) != layout_of(found[0]):
+                    break
+                found.append(self.take())
+        except Exception:
+            if not found:
+                raise
+        return found
+
     def give_back(self, batches: Sequence[Batch]) -> None:
-        """Batches that were taken and not trained on become the next of this epoch, in order."""
+        """Batches that were taken and not trained on become the next ones, in order."""
         self._ahead.extendleft(reversed(batches))
-        self._taken = max(self._taken - len(batches), 0)
+        self.taken = max(self.taken - len(batches), 0)
 
-    def end(self) -> None:
-        """The run is over. What was read ahead of an iterator stays for the next source over it."""
-        if self._once and not self._ahead:
-            _ahead_of.pop(id(self.dataset), None)
-        self._drop()
-        self._ahead, self._begun = deque(), False
+    def close(self) -> None:
+        """Leave the rest out, unless it is an iterator, which keeps it.
 
-    def _drop(self) -> None:
-        if not self._once and isinstance(self._iterator, GeneratorType):
+        An `ArrayDataset` whose next epoch was only looked into is set back to it.
+        """
+        if not self.source.once and isinstance(self._iterator, GeneratorType):
             self._iterator.close()
-        self._iterator = None
-
-    def _open(self) -> None:
-        self._drop()
-        self._iterator = _iterate(self.dataset, self.name)
-        self._ahead = _shared(self.dataset) if self._once else deque()
-        self._exhausted = self._begun = False
-        self._taken = 0
+        if self._epoch is not None and not self.begun:
+            self.source.dataset.epoch = self._epoch
+        self._iterator, self._exhausted = None, True
 
     def _read(self, count: int) -> bool:
         """Whether `count` batches are there, read ahead as far as that needs."""
+        if self._iterator is None and not self._exhausted:
+            self._open()
         while len(self._ahead) < count and self._iterator is not None and not self._exhausted:
             try:
                 self._ahead.append(next(self._iterator))
             except StopIteration:
                 self._exhausted = True
+            except Exception as error:
+                self._failure, self._exhausted = error, True
+        if len(self._ahead) < count and self._failure is not None:
+            raise self._failure
         return len(self._ahead) >= count
 
-    def _head(self) -> Batch:
-        if self.more():
-            head: Batch = self._ahead[0]
-            return head
-        if self._first is not None:
-            raise DatasetError(
-                f"{self.name} yielded no batch in this epoch, but it did before: it looks like an "
-                f"iterator that can be read once; pass an object whose __iter__ starts anew"
-            )
-        used_up = " or was read to its end before" if self._once else ""
-        raise DatasetError(f"{self.name} is empty{used_up}, expected at least one batch")
-
-    def _where(self) -> str:
-        return f"{self.name}: batch {self._taken}, counted from 0,"
-
-    def _as_batch(self, found: Any) -> Batch:
-        """What the dataset yielded as a tuple of arrays."""
-        if isinstance(found, Mapping):
-            found = self._in_order(found)
-        if not isinstance(found, (tuple, list)) or not found:
-            raise DatasetError(
-                f"{self._where()} is {_kind(found)}, expected a tuple, list or mapping of arrays, "
-                f"for example (inputs, labels)"
-            )
-        return tuple(self._leaf(place, leaf) for place, leaf in enumerate(found))
-
-    def _in_order(self, found: Mapping[Any, Any]) -> tuple[Any, ...]:
-        self._columns = self._columns or tuple(found)
-        if set(found) != set(self._columns):
-            raise DatasetError(
-                f"{self._where()} has the columns {list(found)}, expected {list(self._columns)} as "
-                f"in the first one"
-            )
-        return tuple(found[column] for column in self._columns)
-
-    def _leaf(self, place: int, leaf: Any) -> Any:
-        try:
-            return as_array(leaf)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise DatasetError(
-                f"{self._where()} holds {_kind(leaf)} at position {place}, expected a numeric "
-                f"array: {error}"
-            ) from error
-
-    def _check(self, batch: Batch) -> None:
-        """Compare with the first batch; a smaller one must be the last of its epoch."""
-        found: Layout = tuple((tuple(leaf.shape), leaf.dtype) for leaf in batch)
-        if not any(math.prod(shape) for shape, _ in found):
-            raise DatasetError(f"{self._where()} holds no samples: {_text(found)}")
-        if self._first is None:
-            self._first = found
-        if found == self._first:
-            return
-        if not _smaller(found, self._first):
-            raise DatasetError(
-                f"{self._where()} holds {_text(found)}, expected {_text(self._first)} as in the "
-                f"first one"
-            )
-        if self._read(2):
-            raise DatasetError(
-                f"{self._where()} holds {_text(found)} and is not the last, expected "
-                f"{_text(self._first)} as in the first one: only the last batch of an epoch may be "
-                f"smaller"
-            )
-        if not self._said:
-            logger.info(
-                "%s: the last batch is smaller, %s; it has its own compilation",
-                self.name,
-                _text(found),
-            )
-        self._said = True
+    def _open(self) -> None:
+        dataset = self.source.dataset
+        if isinstance(dataset, ArrayDataset):
+            self._epoch = dataset.epoch
+        self._iterator = self.source.iterate()
+        if self.source.once:
+            self._ahead = _shared(dataset)
 
 
-def as_array(value: Any) -> Any:
-    """`value` with a shape and a numeric dtype; a device's array stays where it is.
-
-    Tensors of other libraries come through numpy (`asnumpy`: MindSpore; `numpy`: torch,
-    TensorFlow; `to_numpy`: pandas), and so do numbers and nested lists of numbers.
-
-    Raises:
-        TypeError, ValueError: it is none of these.
-    """
-    inner = value
-    while isinstance(inner, (list, tuple)) and inner:
-        inner = inner[0]
-    if inner is not value and not isinstance(inner, (int, float, complex, np.number, np.bool_)):
-        raise TypeError("a nested list must hold numbers, and a batch of arrays must be flat")
-    foreign = any(hasattr(value, name) for name in ("asnumpy", "numpy", "to_numpy"))
-    if foreign or not (hasattr(value, "shape") and hasattr(value, "dtype")):
-        value = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
-    if not _numeric(value.dtype):
-        raise TypeError(f"the dtype {value.dtype} is not numeric")
-    return value
-
-
-def _numeric(dtype: Any) -> bool:
-    """bfloat16 and its kin are of kind V, as bytes and structs are; JAX's keys have own dtypes."""
-    if not isinstance(dtype, np.dtype):
-        return True
-    return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.type is not np.void)
+def _leaf(place: int, leaf: Any, where: str) -> Any:
+    try:
+        return as_array(leaf)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DatasetError(
+            f"{where} holds {kind_of(leaf)} at position {place}, expected a numeric array: {error}"
+        ) from error
 
 
 def _readable_once(dataset: Any) -> bool:
@@ -354,11 +315,11 @@ def _iterate(dataset: Any, name: str) -> Iterator[Any]:
         and all(hasattr(part, "shape") for part in parts)
     ):
         raise DatasetError(
-            f"{name} is {_kind(dataset)} of samples, expected an iterable of batches; use "
+            f"{name} is {kind_of(dataset)} of samples, expected an iterable of batches; use "
             f"ArrayDataset(x, y, batch_size=...)"
         )
     if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
-        raise DatasetError(f"{name} must be an iterable of batches, got {_kind(dataset)}")
+        raise DatasetError(f"{name} must be an iterable of batches, got {kind_of(dataset)}")
     return iter(dataset)
 
 
@@ -373,31 +334,5 @@ def _smaller(found: Layout, first: Layout) -> bool:
     )
 
 
-def _samples(place: int, value: Any) -> Any:
-    """An array of `ArrayDataset`, which has a samples axis."""
-    try:
-        array = as_array(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentTypeError(
-            f"array {place} must be a numeric array, got {_kind(value)}: {error}"
-        ) from error
-    if not array.shape:
-        raise ArgumentTypeError(f"array {place} must have a samples axis, got {value!r}")
-    return array
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{name} must be an int, got {value!r}")
-    if (number := operator.index(value)) < least:
-        raise ArgumentError(f"{name} must be at least {least}, got {number}")
-    return number
-
-
 def _text(layout: Layout) -> str:
     return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in layout)
-
-
-def _kind(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"

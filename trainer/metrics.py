@@ -219,8 +219,7 @@ class MetricSet:
         return bool(self._host)
 
     def init(self) -> State:
-        """The state before the first batch; the host's metrics are reset."""
-        self.reset()
+        """The device's state before the first batch."""
         made = {}
         for name, graph in self._graphs.items():
             made[name] = _fresh(nnx.merge(graph, self._origins[name], copy=True))[1]

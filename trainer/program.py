@@ -1,15 +1,18 @@
-"""The compiled program: training steps in blocks, evaluation steps, prediction (DESIGN section 5)."""
+"""The compiled program: steps of training and evaluation, alone or in blocks, and prediction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from railbus.schemas.errors import ArgumentError
+from railbus.schemas.hooks import Mode
 
-from .batches import Batch
+from .arrays import Batch
 from .hyperparams import scheduled, values_of
 from .metrics import MeanLoss, MetricSet
 from .network import Network, Values
@@ -22,11 +25,26 @@ class TrainState(NamedTuple):
     optimizer: Any
 
 
+class Carry(NamedTuple):
+    """All that a run carries from step to step; `evaluation` is what the metrics have added up."""
+
+    state: TrainState
+    evaluation: Any = None
+
+
 class StepOutputs(NamedTuple):
     """What a training step gives: loss or `(loss, aux)`, and hyperparameters that follow a schedule."""
 
     net_outputs: Any
     hyperparams: dict[str, Any]
+
+
+class EvalOutputs(NamedTuple):
+    """What an evaluation step gives: mean loss, loss as the loss_fn gives it, outputs."""
+
+    mean: Any
+    loss: Any
+    outputs: Any
 
 
 class Program:
@@ -50,39 +68,74 @@ class Program:
         self._network, self._eval_network = network, eval_network
         self._loss_fn, self._optimizer = loss_fn, optimizer
         self._loss = MetricSet({"loss": MeanLoss()})
-        self._train = jax.jit(self._train_step)
-        self._evaluate = jax.jit(self._eval_step)
+        self._compiled: dict[tuple[Mode, str], Any] = {}
         self._predict = jax.jit(self._predict_step)
 
     def init_optimizer(self, values: Values) -> Any:
         """The optimizer's state before the first step; () where there is no optimizer."""
         return () if self._optimizer is None else self._optimizer.init(values.params)
 
-    def run(
-        self, state: TrainState, batches: Sequence[Batch], n: int
-    ) -> tuple[TrainState, list[StepOutputs]]:
-        """A dispatched block: `n` asynchronous calls of one compiled step.
-
-        Outputs stay on the device; `state` stays valid, so that the block can be run again.
-        """
-        outputs = []
-        for batch in batches[:n]:
-            state, output = self._train(state, batch)
-            outputs.append(output)
-        return state, outputs
-
+    @cached_property
     def init_evaluation(self) -> Any:
         """The metrics' state before the first batch."""
         return self.metrics.init(), self._loss.init()
 
-    def evaluate(self, network: Values, batch: Batch, state: Any) -> tuple[Any, Any, Any, Any]:
-        """One batch: mean loss, loss as the loss_fn gives it, outputs, the metrics' state after it."""
-        found: tuple[Any, Any, Any, Any] = self._evaluate(network, batch, state)
-        return found
+    def step(self, mode: Mode) -> Any:
+        """One step, compiled: `(arrays, constant, changing, batch) -> changing, outputs`.
 
-    def results(self, state: Any) -> tuple[dict[str, Any], float]:
+        Training changes a `TrainState` and has no constant; evaluation changes the metrics' state,
+        with the network's `Values` as constant. `arrays` hold the data set where it is on the
+        device, and `batch` then its rows; None where a batch holds arrays.
+        """
+        plain = self._train_step if mode == "train" else self._eval_step
+
+        def step(arrays: Any, constant: Any, changing: Any, batch: Any) -> tuple[Any, Any]:
+            if arrays is not None:
+                batch = tuple(array[batch[0]] for array in arrays)
+            return plain(constant, changing, batch)
+
+        return self._once((mode, "step"), lambda: jax.jit(step))
+
+    def block(self, mode: Mode, donate: bool) -> Any:
+        """A fused block, `(arrays, constant, changing, batches, n) -> changing, outputs`.
+
+        Batches and outputs have a leading axis of one length K; the first `n` rows count. The trip
+        count is dynamic, so that one program serves every n and a block can be done again in parts,
+        bit for bit (C5).
+
+        Args:
+            donate: whether `changing` may be overwritten.
+        """
+        step = self.step(mode)
+
+        def block(arrays: Any, constant: Any, changing: Any, batches: Any, n: Any) -> Any:
+            rows = jax.tree.leaves(batches)[0].shape[0]
+            first = jax.tree.map(lambda one: one[0], batches)
+            shapes = jax.eval_shape(step, arrays, constant, changing, first)[1]
+            outputs = jax.tree.map(lambda one: jnp.zeros((rows, *one.shape), one.dtype), shapes)
+
+            def body(place: Any, carried: Any) -> Any:
+                changing, outputs = carried
+                batch = jax.tree.map(
+                    lambda one: lax.dynamic_index_in_dim(one, place, keepdims=False), batches
+                )
+                changing, output = step(arrays, constant, changing, batch)
+                outputs = jax.tree.map(
+                    lambda all_, one: lax.dynamic_update_index_in_dim(all_, one, place, 0),
+                    outputs,
+                    output,
+                )
+                return changing, outputs
+
+            return lax.fori_loop(0, n, body, (changing, outputs))
+
+        kind = "donating block" if donate else "block"
+        donated = (2,) if donate else ()
+        return self._once((mode, kind), lambda: jax.jit(block, donate_argnums=donated))
+
+    def results(self, evaluation: Any) -> tuple[dict[str, Any], float]:
         """The metrics, and the mean loss over samples."""
-        return self.metrics.compute(state[0]), self._loss.compute(state[1])["loss"]
+        return self.metrics.compute(evaluation[0]), self._loss.compute(evaluation[1])["loss"]
 
     def predict(self, network: Values, inputs: tuple[Any, ...]) -> Any:
         """The evaluation network's outputs."""
@@ -95,12 +148,17 @@ class Program:
             ArgumentError: nothing is left beside the labels.
         """
         if self._loss_fn is None:
-            return batch
+            return tuple(batch)
         if len(batch) < 2:
             raise ArgumentError(
                 "with a loss_fn a batch must hold inputs and, last, labels; got one array"
             )
-        return batch[:-1]
+        return tuple(batch[:-1])
+
+    def _once(self, key: tuple[Mode, str], make: Callable[[], Any]) -> Any:
+        if key not in self._compiled:
+            self._compiled[key] = make()
+        return self._compiled[key]
 
     def _losses(self, outputs: Any, batch: Batch) -> tuple[Any, Any, bool]:
         """Loss as computed, aux, and whether there is aux."""
@@ -109,7 +167,9 @@ class Program:
             return found[0], found[1] if len(found) == 2 else found[1:], True
         return found, None, False
 
-    def _train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepOutputs]:
+    def _train_step(
+        self, constant: None, state: TrainState, batch: Batch
+    ) -> tuple[TrainState, StepOutputs]:
         assert self._optimizer is not None
         network, optimizer = state
 
@@ -128,15 +188,15 @@ class Program:
         moving = {name: values_of(after)[name] for name in scheduled(after)}
         return TrainState(Values(params, rest), after), StepOutputs(net_outputs, moving)
 
-    def _eval_step(self, network: Values, batch: Batch, state: Any) -> tuple[Any, ...]:
+    def _eval_step(self, network: Values, evaluation: Any, batch: Batch) -> tuple[Any, EvalOutputs]:
         outputs, _ = self._eval_network.apply(network, self.inputs(batch), training=False)
         loss, aux, has_aux = self._losses(outputs, batch)
         if self._loss_fn is None:
             outputs = aux if has_aux else None
         labels = batch[-1]
-        measured = self.metrics.update(state[0], loss=loss, outputs=outputs, labels=labels)
-        averaged = self._loss.update(state[1], loss=loss, outputs=outputs, labels=labels)
-        return jnp.mean(loss), loss, outputs, (measured, averaged)
+        measured = self.metrics.update(evaluation[0], loss=loss, outputs=outputs, labels=labels)
+        averaged = self._loss.update(evaluation[1], loss=loss, outputs=outputs, labels=labels)
+        return (measured, averaged), EvalOutputs(jnp.mean(loss), loss, outputs)
 
     def _predict_step(self, network: Values, inputs: tuple[Any, ...]) -> Any:
         return self._eval_network.apply(network, inputs, training=False)[0]

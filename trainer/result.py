@@ -18,19 +18,46 @@ class Status(StrEnum):
 
 
 class RunStats(msgspec.Struct, kw_only=True):
-    """What a run did and cost; `seconds` is its wall time, `callbacks` is by participant."""
+    """What a run did and cost, also while it is under way (`run.stats`); times are in seconds.
+
+    Attributes:
+        blocks: how many the device was given; `fused` says in which form, and `form` why.
+        exact: whether stops and changes took effect at their step (`RunAhead.exact`).
+        rollbacks: how often steps that the device had done ahead were taken back;
+            `steps_dropped` of them never happened, `steps_again` were done a second time.
+        seconds: wall time of the run.
+        device_busy: the time that the device was at blocks, compilation aside. Where a block was
+            done before anyone asked for it, this is an estimate from its neighbours.
+        device_waited: of its idle time, that between two blocks: it waited for the host.
+        host_waited: the time that the host waited for the device.
+        callbacks: by participant.
+    """
 
     events: int = 0
     steps: int = 0
     eval_steps: int = 0
     blocks: int = 0
+    fused: bool = False
+    form: str = ""
+    exact: bool = True
+    rollbacks: int = 0
+    steps_dropped: int = 0
+    steps_again: int = 0
     seconds: float = 0.0
+    device_busy: float = 0.0
+    device_waited: float = 0.0
+    host_waited: float = 0.0
     callbacks: dict[str, Tally] = msgspec.field(default_factory=dict)
 
     @property
     def callback_seconds(self) -> float:
         """Time spent in all callbacks."""
         return sum(tally.seconds for tally in self.callbacks.values())
+
+    @property
+    def device_idle(self) -> float:
+        """The time that the device was at no block."""
+        return max(self.seconds - self.device_busy, 0.0)
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

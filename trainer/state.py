@@ -7,31 +7,39 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from railbus.schemas.codec import Reference, pack
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.params import Live
-from railbus.schemas.tensor import Tensor
 
+from .arrays import Batch, Layout, layout_of
 from .checkpoint import save_checkpoint, write_tree
+from .outputs import stub
+from .pipeline import Moment
 from .program import TrainState
-
-INLINE_BYTES = 64 * 2**10  # larger arrays are in a snapshot by reference
+from .tree import same_structure
 
 
 class NetworkHandle:
-    """The network as it is at one event; its arrays never change, so it stays that of this event.
+    """The network as it is at one event; it stays that of this event.
 
-    Attributes:
-        params: nested dict of the trained arrays.
-        state: nested dict of what else the network holds (batch statistics, RNGs); may be empty.
+    Inside a block its values are computed when somebody asks, by doing the block's steps again up
+    to this one; at a block's end (see `Callback.needs`) they are there.
     """
 
-    def __init__(self, source: Any, state: TrainState) -> None:
-        self.source = source
-        self.params, self.state = state.network
-        self._optimizer = state.optimizer
+    __slots__ = ("_moment", "source")
+
+    def __init__(self, source: Any, moment: Moment) -> None:
+        self.source, self._moment = source, moment
+
+    @property
+    def params(self) -> Any:
+        """Nested dict of the trained arrays."""
+        return self._moment.state.network.params
+
+    @property
+    def state(self) -> Any:
+        """Nested dict of what else the network holds (batch statistics, RNGs); may be empty."""
+        return self._moment.state.network.rest
 
     def save(
         self, path: str | Path, format: str = "ckpt", notes: Mapping[str, Any] | None = None
@@ -49,47 +57,30 @@ class NetworkHandle:
         if format == "safetensors":
             save_checkpoint(self, path, append_dict=notes)
             return
-        leaves = enumerate(jax.tree.leaves(self._optimizer))
+        leaves = enumerate(jax.tree.leaves(self._moment.state.optimizer))
         optimizer = {str(place): leaf for place, leaf in leaves}
         tree = {"params": self.params, "state": self.state, "optimizer": optimizer}
         write_tree(Path(path), tree, notes or {})
 
     def __repr__(self) -> str:
-        return f"<{type(self.source).__name__} at one event, {_size(self.params)}>"
+        return f"<{type(self.source).__name__} at one event>"
 
 
 class OptimizerHandle:
-    """The optimizer as it is at one event; `state` is its optax state."""
+    """The optimizer as it is at one event, computed as for `NetworkHandle`."""
 
-    def __init__(self, state: TrainState) -> None:
-        self.state = state.optimizer
+    __slots__ = ("_moment",)
 
-    def __repr__(self) -> str:
-        return f"<{type(self.state).__name__} at one event>"
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
 
-
-class ArrayHandle:
-    """An array that stays on the device until somebody asks for its values."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype)
-
-    def asnumpy(self) -> np.ndarray[Any, Any]:
-        """The values, copied from the device."""
-        return np.asarray(self._array)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.asarray(self._array, dtype)
-
-    def __jax_array__(self) -> Any:
-        return jnp.asarray(self._array)
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
+    @property
+    def state(self) -> Any:
+        """Its optax state."""
+        return self._moment.state.optimizer
 
     def __repr__(self) -> str:
-        return f"<array {self.dtype}{list(self.shape)}>"
+        return "<the optimizer at one event>"
 
 
 class Handles:
@@ -97,69 +88,30 @@ class Handles:
 
     def __init__(self, network: Any, state: TrainState) -> None:
         self._network = network
-        self._network_stub = _stub("network", type(network).__name__, _size(state.network.params))
-        self._optimizer_stub = _stub("optimizer", type(state.optimizer).__name__, "")
+        self._network_stub = stub("network", type(network).__name__, _size(state.network.params))
+        self._optimizer_stub = stub("optimizer", type(state.optimizer).__name__, "")
 
-    def at(self, state: TrainState) -> dict[str, Live]:
+    def at(self, moment: Moment) -> dict[str, Live]:
         """The handles of one event."""
         return {
-            "train_network": Live(NetworkHandle(self._network, state), self._network_stub),
-            "optimizer": Live(OptimizerHandle(state), self._optimizer_stub),
+            "train_network": Live(NetworkHandle(self._network, moment), self._network_stub),
+            "optimizer": Live(OptimizerHandle(moment), self._optimizer_stub),
         }
 
 
 def live(kind: str, value: Any) -> Live:
     """A live thing for `cb_params`: itself for callbacks here, a reference in a snapshot."""
-    return Live(value, _stub(kind, getattr(value, "__name__", type(value).__name__), ""))
+    return Live(value, stub(kind, getattr(value, "__name__", type(value).__name__), ""))
 
 
-def live_batch(batch: tuple[Any, ...]) -> Live:
+def live_batch(batch: Batch) -> Live:
     """A batch for `cb_params`, which snapshots only describe."""
-    return Live(batch, _batch_stub(tuple((one.dtype, one.shape) for one in batch)))
-
-
-def live_outputs(outputs: Any) -> Live:
-    """`shown` outputs for `cb_params`; arrays by handle are references in a snapshot."""
-    packed = outputs if type(outputs) is Tensor else _packable(outputs)
-    return Live(outputs, pack(packed, "net_outputs"))
+    return Live(batch, _batch_stub(layout_of(batch)))
 
 
 @lru_cache(maxsize=256)
-def _batch_stub(leaves: tuple[tuple[Any, tuple[int, ...]], ...]) -> bytes:
-    summary = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in leaves)
-    return _stub("batch", "tuple", summary)
-
-
-@lru_cache(maxsize=256)
-def _stub(kind: str, name: str, summary: str) -> bytes:
-    return pack(Reference(kind=kind, type=name, summary=summary, id=""))
-
-
-def shown(outputs: Any, inline: int = INLINE_BYTES) -> Any:
-    """Outputs of a step as callbacks see them: arrays of up to `inline` bytes as `Tensor`s, which
-    waits for the device, larger ones by handle.
-    """
-    if isinstance(outputs, (tuple, list)):
-        return tuple(shown(one, inline) for one in outputs)
-    if isinstance(outputs, Mapping):
-        return {str(name): shown(one, inline) for name, one in outputs.items()}
-    if outputs is None or isinstance(outputs, (bool, int, float, str)):
-        return outputs
-    if outputs.nbytes > inline:
-        return ArrayHandle(outputs)
-    return np.asarray(outputs).view(Tensor)  # read-only already: it is the device's copy
-
-
-def _packable(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_packable(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _packable(one) for name, one in value.items()}
-    if isinstance(value, ArrayHandle):
-        return Reference(
-            kind="array", type="ndarray", summary=f"{value.dtype}{list(value.shape)}", id=""
-        )
-    return value
+def _batch_stub(layout: Layout) -> bytes:
+    return stub("batch", "tuple", ", ".join(f"{dtype}{list(shape)}" for shape, dtype in layout))
 
 
 def replaced_params(old: Any, new: Any) -> Any:
@@ -181,12 +133,6 @@ def replaced_params(old: Any, new: Any) -> Any:
                 f"{now.dtype}{list(now.shape)}"
             )
     return new
-
-
-def same_structure(one: Any, other: Any) -> bool:
-    """Whether two trees differ in their leaves only."""
-    first: Any = jax.tree.structure(one)
-    return bool(first == jax.tree.structure(other))
 
 
 def _size(params: Any) -> str:

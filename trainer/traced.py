@@ -12,32 +12,36 @@ from railbus.schemas.params import Ledger
 
 from .hyperparams import replace, scheduled, values_of
 from .network import Values
-from .program import TrainState
+from .pipeline import Moment, Pipeline
+from .program import Carry, TrainState
 from .state import Handles, replaced_params
+from .tree import shapes_of
 
 
 class Traced:
     """A run's traced values, as `cb_params` shows them and as the state holds them.
 
     Attributes:
-        values: injected hyperparameters by name, as numpy scalars; those that follow a schedule are
-            what the last step used.
+        values: injected hyperparameters by name, as numpy scalars.
+        moved: those of them that follow a schedule: what the last step used.
     """
 
-    def __init__(self, mode: Mode, state: TrainState, handles: Handles) -> None:
+    def __init__(self, mode: Mode, pipeline: Pipeline, handles: Handles) -> None:
+        state = pipeline.here.state
         trains = mode == "train"
-        self.values: dict[str, Any] = {}
-        self.follow(values_of(state.optimizer) if trains else {})
+        found = values_of(state.optimizer) if trains else {}
+        self.values = {name: np.asarray(value)[()] for name, value in found.items()}
+        self.moved: dict[str, Any] = {}
         self._scheduled = scheduled(state.optimizer) if trains else frozenset()
         self._names = frozenset({*self.values, "train_network"} if trains else ())
-        self._state, self._handles = state, handles
+        self._shapes = shapes_of(state.network.params)
+        self._pipeline, self._handles = pipeline, handles
         self._patched: dict[str, Any] = {}
 
     def follow(self, hyperparams: Mapping[str, Any]) -> None:
         """What a step has used."""
-        for name, value in hyperparams.items():
-            array = np.asarray(value)
-            self.values[name] = array[()]
+        self.moved = dict(hyperparams)
+        self.values |= self.moved
 
     def writes(self) -> dict[str, Callable[[Any], Any]]:
         """The check of an assignment in `cb_params`, by name."""
@@ -92,7 +96,6 @@ class Traced:
         return refuse
 
     def _check_params(self, value: Any) -> Any:
-        state = self._state
-        params = replaced_params(state.network.params, value)
-        values = Values(params, state.network.rest)
-        return self._handles.at(TrainState(values, state.optimizer))["train_network"]
+        params, state = replaced_params(self._shapes, value), self._pipeline.here.state
+        replaced = TrainState(Values(params, state.network.rest), state.optimizer)
+        return self._handles.at(Moment(None, carry=Carry(replaced)))["train_network"]

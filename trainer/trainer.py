@@ -10,16 +10,22 @@ import optax
 from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
 from railbus.schemas.hooks import Mode
+from railbus.schemas.lifecycle import Plan
 
 from .arguments import Arguments
+from .arrays import Batch
 from .batches import BatchSource
+from .blocks import Runner, choose
 from .loop import RunLoop
 from .metrics import MetricSet
 from .network import FunctionalNetwork, Values, adapt
-from .program import Program, TrainState
+from .pipeline import Pipeline
+from .program import Carry, Program, TrainState
 from .result import RunResult, RunStats
 from .run import Execution, Run, carry_out, start
-from .state import live, same_structure
+from .runahead import Pace, RunAhead, checked
+from .state import live
+from .tree import bytes_of, same_structure
 
 
 class Trainer:
@@ -35,6 +41,7 @@ class Trainer:
         metrics: names (`accuracy`, `loss`, `top_<k>_accuracy`, `mae`, `mse`), or a dict of name to
             object with `reset`, `update` and `compute`.
         eval_network: takes the place of `network` in evaluation, with the same parameters.
+        run_ahead: how far the device runs ahead of the callbacks; they cannot tell.
         seed: of the initial values of an `init` / `apply` network.
         bus: where the runs' events go; one of its own by default.
 
@@ -53,6 +60,7 @@ class Trainer:
         metrics: Collection[str] | Mapping[str, Any] | None = None,
         eval_network: Any = None,
         *,
+        run_ahead: RunAhead = RunAhead(),  # noqa: B008  # frozen
         seed: int = 0,
         bus: EventBus | None = None,
     ) -> None:
@@ -69,6 +77,7 @@ class Trainer:
         self._adapted = adapt(network)
         evaluated = self._adapted if eval_network is None else adapt(eval_network)
         self._program = Program(self._adapted, evaluated, loss_fn, optimizer, self._metrics)
+        self.run_ahead = checked(run_ahead)
         self._seed = seed
         self._state: TrainState | None = None
         self._training: RunLoop | None = None
@@ -181,7 +190,7 @@ class Trainer:
     def predict(self, *inputs: Any) -> Any:
         """The network's outputs in evaluation mode, on the device."""
         if self._training is not None:
-            return self._program.predict(self._training.state.network, inputs)
+            return self._program.predict(self._training.here.state.network, inputs)
         return self._program.predict(self._values(inputs), inputs)
 
     def start_train(
@@ -250,9 +259,26 @@ class Trainer:
         first = sources["train" if plan.mode == "train" else "eval"].peek()
         state = self._state_for(self._program.inputs(first))
         stats = RunStats()
-        loop = RunLoop(plan, self._program, state, sources, self.network, stats)
+        pipeline = self._pipeline(plan, sources, callbacks, state, first, stats)
+        loop = RunLoop(plan, self._program, pipeline, self.network, stats)
         facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
         return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats)
+
+    def _pipeline(
+        self,
+        plan: Plan,
+        sources: dict[Mode, BatchSource],
+        callbacks: list[Any],
+        state: TrainState,
+        batch: Batch,
+        stats: RunStats,
+    ) -> Pipeline:
+        settings, carry = checked(self.run_ahead), Carry(state)
+        form = choose(settings.fuse, self._program, list(sources), carry, batch, None)
+        stats.fused, stats.form, stats.exact = form.fused, form.reason, settings.exact
+        runner = Runner(self._program, form.fused, {})
+        pace = Pace(settings, bytes_of(state), bytes_of(tuple(batch)))
+        return Pipeline(runner, sources, plan.passes(), pace, (), state, stats)
 
     def _begin(self, loop: RunLoop) -> None:
         if not loop.trains:
@@ -270,7 +296,7 @@ class Trainer:
     def _state_for(self, inputs: tuple[Any, ...]) -> TrainState:
         """The state that a run begins with; inside a hook that of the run under way."""
         if self._training is not None:
-            return self._training.state
+            return self._training.here.state
         values = self._values(inputs)
         before = self._state
         if before is None or not same_structure(before.network.params, values.params):
@@ -296,7 +322,7 @@ class Trainer:
         facts["dataset_sink_mode"] = False
         if loop.trains:
             facts["epoch_num"] = arguments.epoch - arguments.initial_epoch
-            facts |= loop.traced.values | loop.handles.at(loop.state)
+            facts |= loop.traced.values | loop.handles.at(loop.here)
         return facts
 
 

@@ -1,7 +1,5 @@
 """Bad input is one clear error before anything is entered or compiled."""
 
-from typing import Any
-
 import numpy as np
 import optax
 import pytest
@@ -72,8 +70,7 @@ def test_a_run_that_cannot_work_is_refused(call, kind, says):
         call(trainer)
 
     assert isinstance(caught.value, RailbusError)
-    compiled: Any = trainer._program._train
-    assert compiled._cache_size() == 0
+    assert trainer._program._compiled == {}
     assert trainer.bus.runs == {}
 
 

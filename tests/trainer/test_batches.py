@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, DatasetError
-from railbus.trainer.batches import ArrayDataset, Batch, BatchSource
+from railbus.trainer.arrays import ArrayDataset, Batch
+from railbus.trainer.batches import BatchSource, Pass
 
 
 def batches(*sizes: int, width: int = 3) -> list[Batch]:
@@ -28,16 +29,22 @@ def generator(found: list[Batch]) -> Iterator[Batch]:
     yield from found
 
 
-def opened(dataset: Any) -> BatchSource:
-    source = BatchSource(dataset, "train_dataset")
-    source.begin_epoch()
-    return source
+def opened(dataset: Any) -> Pass:
+    return begun(BatchSource(dataset, "train_dataset"))
 
 
-def rest(source: BatchSource) -> list[Batch]:
+def begun(source: BatchSource) -> Pass:
+    """Its next pass, as a run begins it."""
+    passing = source.open()
+    passing.peek()
+    passing.begun = True
+    return passing
+
+
+def rest(passing: Pass) -> list[Batch]:
     taken = []
-    while source.more():
-        taken.append(source.take())
+    while passing.more():
+        taken.append(passing.take())
     return taken
 
 
@@ -218,7 +225,8 @@ def test_no_batch_of_an_iterator_is_lost_or_delivered_twice(kind, count, partial
             source.give_back(kept[first:])
             del kept[first:]
         elif act == "renew" and len(kept) < count:
-            source.end()
+            source.close()
+            source.source.end()
             source, others = opened(iterator), len(kept)
         elif act == "peek" and len(kept) < count:
             assert numbers([source.peek()]) == [len(kept)]
@@ -238,15 +246,15 @@ def test_every_epoch_of_a_re_iterable_is_whole_whatever_was_given_back(count, ac
     source = BatchSource(batches(*[4] * (count - 1), 3), "train_dataset")
 
     for _ in range(epochs):
-        source.begin_epoch()
+        passing = begun(source)
         kept: list[Batch] = []
         for back, times in acts:
             if back:
-                source.give_back(kept[-times:])
+                passing.give_back(kept[-times:])
                 del kept[-times:]
             else:
-                kept += [source.take() for _ in range(times) if source.more()]
-        kept += rest(source)
+                kept += [passing.take() for _ in range(times) if passing.more()]
+        kept += rest(passing)
 
         assert numbers(kept) == list(range(count))
 
@@ -269,21 +277,19 @@ def test_batches_given_back_after_the_end_of_the_epoch_open_it_again():
 
 
 def test_a_new_epoch_goes_on_with_what_is_left_of_an_iterator():
-    source = opened(generator(batches(4, 4, 4)))
-    source.give_back([source.take()])
+    first = opened(generator(batches(4, 4, 4)))
+    first.give_back([first.take()])
+    first.close()
 
-    source.begin_epoch()
-
-    assert numbers(rest(source)) == [0, 1, 2]
+    assert numbers(rest(begun(first.source))) == [0, 1, 2]
 
 
 def test_a_new_epoch_of_a_re_iterable_begins_anew():
-    source = opened(batches(4, 4, 4))
-    source.give_back([source.take(), source.take()][1:])
+    first = opened(batches(4, 4, 4))
+    first.give_back([first.take(), first.take()][1:])
+    first.close()
 
-    source.begin_epoch()
-
-    assert numbers(rest(source)) == [0, 1, 2]
+    assert numbers(rest(begun(first.source))) == [0, 1, 2]
 
 
 def test_what_was_read_ahead_goes_with_its_iterator():
@@ -307,11 +313,12 @@ def test_an_iterator_without_weak_references_is_let_go_when_nothing_is_ahead():
     origin = Origin(batches(4, 4))
     gone = weakref.ref(origin)
     iterator = map(tuple, origin)
-    source = opened(iterator)
-    rest(source)
-    source.end()
+    passing = opened(iterator)
+    rest(passing)
+    passing.close()
+    passing.source.end()
 
-    del iterator, source, origin
+    del iterator, passing, origin
     gc.collect()
 
     assert gone() is None
@@ -341,10 +348,44 @@ def test_peek_leaves_the_batch_and_opens_one_epoch_only():
 
     first = source.peek()
     again = source.peek()
-    source.begin_epoch()
+    passing = begun(source)
 
-    assert first is again is source.take()
+    assert first is again is passing.take()
     assert dataset.epoch == 1
+
+
+def test_an_epoch_that_was_only_looked_into_is_not_counted():
+    dataset = ArrayDataset(np.arange(6), batch_size=2, shuffle=True)
+    source = BatchSource(dataset, "train_dataset")
+    rest(begun(source))
+    looked_into = source.open()
+    looked_into.give_back(looked_into.read(2))
+
+    looked_into.close()
+
+    assert dataset.epoch == 1
+
+
+def test_several_batches_are_read_up_to_one_of_another_size():
+    passing = opened(batches(4, 4, 4, 2))
+
+    assert numbers(passing.read(2)) == [0, 1]
+    assert numbers(passing.read(5)) == [2]
+    assert numbers(passing.read(5)) == [3]
+    assert passing.read(5) == []
+
+
+def test_what_the_dataset_raises_is_raised_when_its_place_is_reached():
+    def failing() -> Iterator[Batch]:
+        yield from batches(4, 4)
+        raise OSError("the disk is gone")
+
+    passing = opened(failing())
+
+    assert numbers(passing.read(5)) == [0, 1]
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk"):
+            passing.more()
 
 
 def test_peek_after_an_epoch_shows_the_next_one():
@@ -354,12 +395,11 @@ def test_peek_after_an_epoch_shows_the_next_one():
         def __iter__(self) -> Iterator[Batch]:
             return iter([(x[:4], y[:4]) for x, y in next(found)])
 
-    source = opened(Dataset())
-    rest(source)
+    source = BatchSource(Dataset(), "train_dataset")
+    rest(begun(source))
 
     assert numbers([source.peek()]) == [1]
-    source.begin_epoch()
-    assert numbers(rest(source)) == [1]
+    assert numbers(rest(begun(source))) == [1]
 
 
 def test_a_generator_of_a_re_iterable_is_closed_at_the_end():
@@ -372,17 +412,16 @@ def test_a_generator_of_a_re_iterable_is_closed_at_the_end():
             finally:
                 closed.append(True)
 
-    source = opened(Dataset())
-    source.end()
+    opened(Dataset()).close()
 
     assert closed == [True]
 
 
 def test_a_generator_that_the_user_passed_stays_open():
     iterator = generator(batches(4, 4))
-    source = opened(iterator)
-    source.take()
-    source.end()
+    passing = opened(iterator)
+    passing.take()
+    passing.close()
 
     assert numbers([next(iterator)]) == [1]
 
@@ -401,9 +440,7 @@ def test_a_loader_that_rewinds_itself_is_good_for_many_epochs():
     source.check_epochs(3)
     found = []
     for _ in range(3):
-        source.begin_epoch()
-        found.append(numbers(rest(source)))
-    source.end()
+        found.append(numbers(rest(begun(source))))
 
     assert found == [[0, 1]] * 3
     assert numbers(rest(opened(source.dataset))) == [0, 1]
@@ -417,11 +454,11 @@ def test_an_empty_epoch_after_a_full_one_looks_like_an_iterator():
         def __iter__(self) -> Iterator[Batch]:
             return self.found
 
-    source = opened(Dataset())
-    rest(source)
+    source = BatchSource(Dataset(), "train_dataset")
+    rest(begun(source))
 
     with pytest.raises(DatasetError, match="no batch in this epoch.* iterator that can be read"):
-        source.begin_epoch()
+        begun(source)
 
 
 def test_there_is_nothing_to_take_after_the_last_batch():
@@ -579,11 +616,11 @@ def test_the_first_batch_sets_the_shapes_for_all_epochs():
         def __iter__(self) -> Iterator[Batch]:
             return iter(found.pop(0))
 
-    source = opened(Dataset())
-    source.take()
+    source = BatchSource(Dataset(), "train_dataset")
+    begun(source).take()
 
     with pytest.raises(DatasetError, match="batch 0.*int32\\[5\\], expected"):
-        source.begin_epoch()
+        begun(source)
 
 
 def test_a_smaller_last_batch_is_mentioned_once(caplog):
@@ -591,8 +628,7 @@ def test_a_smaller_last_batch_is_mentioned_once(caplog):
 
     with caplog.at_level(logging.INFO, logger="railbus.trainer.batches"):
         for _ in range(3):
-            source.begin_epoch()
-            assert len(rest(source)) == 3
+            assert len(rest(begun(source))) == 3
 
     (record,) = caplog.records
     assert record.getMessage() == (
@@ -608,10 +644,10 @@ def test_the_index_in_a_message_counts_the_batches_of_the_epoch():
         def __iter__(self) -> Iterator[Batch]:
             return iter(found.pop(0))
 
-    source = opened(Dataset())
-    rest(source)
-    source.begin_epoch()
-    source.give_back([source.take()])
+    source = BatchSource(Dataset(), "train_dataset")
+    rest(begun(source))
+    passing = begun(source)
+    passing.give_back([passing.take()])
 
     with pytest.raises(DatasetError, match="batch 2, counted from 0"):
-        rest(source)
+        rest(passing)

@@ -11,10 +11,11 @@ from hypothesis import given, settings, strategies as st
 
 from railbus.schemas import Hook
 from railbus.subscribers import Callback
-from railbus.trainer import Trainer
+from railbus.trainer import RunAhead, Trainer
+from railbus.trainer.blocks import Runner
 from railbus.trainer.hyperparams import replace
 from railbus.trainer.network import Values
-from railbus.trainer.program import TrainState
+from railbus.trainer.program import Carry, TrainState
 
 from .interpreter import Interpreter
 
@@ -41,6 +42,7 @@ TRAINER = Trainer(
     {"loss"},
 )
 PROGRAM = TRAINER._program  # its compiled steps serve the interpreter too
+RUNNER = Runner(PROGRAM, True, {})
 
 
 class Failed(Exception):
@@ -132,12 +134,13 @@ def in_loop(act: Act):
 
 
 def step(state, batch):
-    state, (outputs,) = PROGRAM.run(state, [batch], 1)
-    return state, np.asarray(outputs.net_outputs)
+    carry, outputs = RUNNER.run("train", Carry(state), [batch])
+    return carry.state, outputs.stacks().net_outputs.host()[0]
 
 
 def evaluate(state, batch):
-    return np.asarray(PROGRAM.evaluate(state.network, batch, PROGRAM.init_evaluation())[0])
+    _, outputs = RUNNER.run("eval", Carry(state), [batch])
+    return outputs.stacks().mean.host()[0]
 
 
 def patch(state, name, value):
@@ -180,9 +183,14 @@ def names(count: int) -> list[str]:
     return ["OnBus", *(f"OnBus#{k + 1}" for k in range(1, count))][:count]
 
 
+AHEAD = st.builds(
+    RunAhead, block_steps=st.none() | st.integers(1, 5), ahead=st.integers(0, 3), fuse=st.just(True)
+)
+
+
 @settings(max_examples=400)
-@given(st.lists(ACTS, max_size=3), SHAPES)
-def test_a_run_is_what_a_plain_loop_over_the_callbacks_would_be(scripts, shape):
+@given(st.lists(ACTS, max_size=3), SHAPES, st.just(RunAhead.off()) | AHEAD)
+def test_a_run_is_what_a_plain_loop_over_the_callbacks_would_be(scripts, shape, run_ahead):
     epochs = shape["initial"] + shape["epochs"]
     data, valid = BATCHES[: shape["batches"]], BATCHES[: shape["valid"]]
     frequency = shape["frequency"]
@@ -204,7 +212,7 @@ def test_a_run_is_what_a_plain_loop_over_the_callbacks_would_be(scripts, shape):
     except Failed as error:
         failed = str(error)
 
-    TRAINER._state = begin
+    TRAINER._state, TRAINER.run_ahead = begin, run_ahead
     got = [Act(script) for script in scripts]
     found, result = None, None
     try:

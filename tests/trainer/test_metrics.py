@@ -390,6 +390,7 @@ def test_host_metrics_are_used_as_they_are_and_reset_by_each_evaluation():
 
     for batches in (2, 3):
         state = metrics.init()
+        metrics.reset()
         for _ in range(batches):
             metrics.update_host(np.float32(0), np.zeros(1), np.zeros(1))
         assert metrics.on_host

@@ -1,0 +1,373 @@
+"""The pipeline: gives blocks to the device ahead of the run, and takes back what it leaves out."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from railbus.schemas.hooks import Mode
+
+from .arrays import Batch, layout_of
+from .batches import BatchSource, Pass
+from .blocks import Runner
+from .program import Carry, TrainState
+from .result import RunStats
+from .runahead import Pace
+
+logger = logging.getLogger(__name__)
+
+
+class Block:
+    """Steps on the device, all of one pass.
+
+    Attributes:
+        start, end: what the run carries before and after it.
+        began, ended: when the device was at it, in nanoseconds of the performance counter.
+        given: when it had been compiled and was on its way.
+        landed: the outputs have arrived.
+    """
+
+    def __init__(
+        self, runner: Runner, passing: Pass, mode: Mode, start: Carry, batches: Sequence[Batch]
+    ) -> None:
+        self.passing, self.mode, self.batches, self.start = passing, mode, batches, start
+        self.began = self.ended = time.perf_counter_ns()
+        self.end, self.outputs = runner.run(mode, start, batches)
+        self.given = time.perf_counter_ns()
+        self.landed = False
+        self._runner = runner
+        self._inside = 0, start
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def at(self, place: int) -> Carry:
+        """What the run carries after so many of its steps; done again where that is inside."""
+        if place == len(self):
+            return self.end
+        done, carry = self._inside if self._inside[0] <= place else (0, self.start)
+        if done < place:
+            carry, _ = self._runner.run(self.mode, carry, self.batches[done:place])
+            self._inside = place, carry
+        return carry
+
+    def time(self, place: int) -> int:
+        """When the device had done so many of its steps, as if all had taken equally long."""
+        return self.began + (self.ended - self.began) * place // len(self)
+
+
+class Moment:
+    """What the run carries at one point of it, computed when somebody asks."""
+
+    __slots__ = ("_block", "_carry", "_place")
+
+    def __init__(self, block: Block | None, place: int = 0, carry: Carry | None = None) -> None:
+        self._block, self._place, self._carry = block, place, carry
+
+    @property
+    def carry(self) -> Carry:
+        """It, bit for bit as if the device had waited there (C5)."""
+        if self._carry is None:
+            assert self._block is not None
+            self._carry, self._block = self._block.at(self._place), None
+        return self._carry
+
+    @property
+    def state(self) -> TrainState:
+        """The training state of it."""
+        return self.carry.state
+
+
+class Pipeline:
+    """Where a run is, and the blocks that the device has been given beyond that point.
+
+    The run asks for one batch and one step after another and finds each as if it had just been
+    computed. What the run does not come to, after a stop, or must not have happened, after a
+    change, `_rewind` takes back; nothing else does.
+
+    Args:
+        modes: the run's passes over data, if nobody stops it.
+        every: the state is needed every so many training steps, so blocks end there.
+        state: before the first step.
+
+    Attributes:
+        steps: training steps that the run has come to.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        sources: Mapping[Mode, BatchSource],
+        modes: Iterator[Mode],
+        pace: Pace,
+        every: Sequence[int],
+        state: TrainState,
+        stats: RunStats,
+    ) -> None:
+        self.steps = 0
+        self._runner, self._sources, self._modes = runner, sources, modes
+        self._pace, self._every, self._stats = pace, every, stats
+        self._base = Carry(state)  # what the oldest block starts from
+        self._queue: deque[Block] = deque()
+        self._used = 0  # steps of the oldest block that the run has come to
+        self._current: Pass | None = None
+        self._passes: deque[Pass] = deque()  # the current one and those read ahead into
+        self._reading = 0  # which of them
+        self._ended: int | None = None
+        self._compiled: set[Any] = set()
+        self._suspect: tuple[Exception, int] | None = None
+        self._shut: dict[Mode, bool] = {}
+        self._changed = False
+        self._open_step = False
+
+    @property
+    def here(self) -> Moment:
+        """Where the run is."""
+        if self._used:
+            return Moment(self._queue[0], self._used)
+        return Moment(None, carry=self._base)
+
+    @property
+    def left(self) -> int:
+        """Steps that are computed already and wait to be taken."""
+        if not self._queue or not self._queue[0].landed:
+            return 0
+        return len(self._queue[0]) - self._used
+
+    @property
+    def batch(self) -> Batch:
+        """That of the coming step."""
+        if self._queue:
+            return self._queue[0].batches[self._used]
+        assert self._current is not None
+        return self._current.peek()
+
+    def clock(self, step: bool) -> int | None:
+        """When the device was where the run is; None where it is not ahead of it, so it is now.
+
+        Args:
+            step: a step begins or has ended there; otherwise it is between the steps.
+        """
+        if step and self._queue and self._queue[0].landed:
+            return self._queue[0].time(self._used)
+        unused = len(self._queue) > 1 or (self._queue and self._used < len(self._queue[0]))
+        return self._ended if unused else None
+
+    def enter(self, mode: Mode) -> None:
+        """The run comes to its next pass over data; what is left of the present one never happens."""
+        self._pop()
+        if self._current is not None:
+            if self._queue and self._queue[0].passing is self._current:
+                self._rewind()
+            self._passes.popleft().close()
+            self._reading = max(self._reading - 1, 0)
+        if not self._passes:
+            self._open()
+        self._current = self._passes[0]
+        assert self._mode(self._current) == mode
+        self._base = Carry(self._base.state)
+
+    def more(self) -> bool:
+        """Whether the pass has another batch.
+
+        Raises:
+            Exception: what reading it has raised.
+        """
+        if self.left:
+            return True
+        self._pop()
+        assert self._current is not None
+        waits = bool(self._queue) and self._queue[0].passing is self._current
+        if not self._current.begun:
+            self._current.begun = True
+            self._shut[self._mode(self._current)], self._changed = self._changed, False
+            if not waits:
+                self._current.peek()
+        return waits or self._current.more()
+
+    def take(self) -> tuple[Block, int]:
+        """The next step: its block and its place in it; waits for the device where it must.
+
+        Raises:
+            Exception: what the step, or compiling it, has raised.
+        """
+        while not self.left:
+            if not self._queue:
+                self._dispatch()
+            self._run_ahead()
+            self._land(self._queue[0])
+        self._used += 1
+        self._open_step = True
+        head = self._queue[0]
+        self.steps += head.mode == "train"
+        return head, self._used - 1
+
+    def commit(self) -> None:
+        """The end of the step that was taken is committed: it will not be taken back."""
+        self._open_step = False
+
+    def change(self, apply: Callable[[TrainState], TrainState], between: bool) -> None:
+        """From here on the run goes on with `apply` of its state.
+
+        Args:
+            between: two passes, so the next such place is not run past before its callbacks had
+                their say.
+        """
+        wasted = self._rewind()
+        self._base = self._base._replace(state=apply(self._base.state))
+        self._changed = self._changed or between
+        self._pace.rolled_back(wasted)
+
+    def end(self) -> None:
+        """The run is over: what it has not come to goes back, a step that has not ended too."""
+        self._used -= self._open_step
+        self._rewind()
+        while self._passes:
+            self._passes.pop().close()
+
+    def _rewind(self) -> int:
+        """Here is where the run is; nothing after it has happened. Returns the steps in vain.
+
+        The one place where anything is taken back: younger blocks are dropped, the oldest is done
+        again from its start up to here, and batches that are not trained on return to their pass.
+        """
+        if not self._queue:
+            return 0
+        head, used = self._queue[0], self._used
+        again = used if used < len(head) else 0
+        dropped = sum(map(len, self._queue)) - used
+        self._base = head.at(used)
+        self._used, self._reading = 0, 0
+        while self._queue:
+            block = self._queue.pop()
+            block.passing.give_back(block.batches[used if block is head else 0 :])
+        if dropped:
+            self._stats.rollbacks += 1
+            self._stats.steps_dropped += dropped
+            self._stats.steps_again += again
+        return dropped + again
+
+    def _pop(self) -> None:
+        """The oldest block is left behind once all its steps were taken."""
+        if self._queue and self._used == len(self._queue[0]):
+            head = self._queue.popleft()
+            self._base, self._used = head.end, 0
+            self._runner.release(head.mode, head.batches, head.outputs)
+            self._pace.committed()
+
+    def _run_ahead(self) -> None:
+        """Give the device what it can have beyond the oldest block.
+
+        What goes wrong there is raised when the run comes to it, and asks for it again.
+        """
+        try:
+            while len(self._queue) <= self._ahead and self._dispatch():
+                pass
+        except Exception as error:
+            logger.debug("running ahead ends before %s", type(error).__name__)
+
+    @property
+    def _ahead(self) -> int:
+        return 0 if self._suspect else self._pace.ahead
+
+    def _dispatch(self) -> bool:
+        """One more block; False where there is nothing to read or no way past a pass's end."""
+        while not (passing := self._passes[self._reading]).more():
+            if not passing.taken or not self._crosses():
+                return False
+            self._reading += 1
+        mode = self._mode(passing)
+        tip = self._queue[-1].end if self._queue else self._base
+        if not self._queue or self._queue[-1].passing is not passing:
+            tip = Carry(tip.state, None if passing is not self._current else tip.evaluation)
+        batches = passing.read(self._length(mode, tip, passing.peek()))
+        try:
+            block = Block(self._runner, passing, mode, tip, batches)
+        except BaseException:
+            passing.give_back(batches)
+            raise
+        self._queue.append(block)
+        self._stats.blocks += 1
+        return True
+
+    def _length(self, mode: Mode, tip: Carry, batch: Batch) -> int:
+        length = min(self._pace.length, self._runner.longest(mode, tip, batch))
+        if mode == "train":
+            waiting = sum(len(block) for block in self._queue if block.mode == "train")
+            done = self.steps + waiting - (self._used if self._queue else 0)
+            length = min([length, *(one - done % one for one in self._every)])
+        return 1 if self._suspect else length
+
+    def _crosses(self) -> bool:
+        """Whether to read on into the next pass, which is then the last of `_passes` or before."""
+        if self._reading + 1 == len(self._passes) and not self._open():
+            return False
+        upcoming = self._passes[self._reading + 1]
+        fixed = not hasattr(upcoming.source.dataset, "set_epoch")
+        return fixed and not self._shut.get(self._mode(upcoming), False)
+
+    def _open(self) -> bool:
+        mode = next(self._modes, None)
+        if mode is not None:
+            self._passes.append(self._sources[mode].open())
+        return mode is not None
+
+    def _mode(self, passing: Pass) -> Mode:
+        return "train" if passing.source is self._sources.get("train") else "eval"
+
+    def _land(self, block: Block) -> None:
+        """Wait for a block's outputs, and note how long it was on the device."""
+        asked = time.perf_counter_ns()
+        ready = block.outputs.ready
+        try:
+            block.outputs.wait()
+        except Exception as error:
+            self._search(block, error)
+            return
+        self._note(block, asked, None if ready else time.perf_counter_ns())
+        block.landed = True
+        self._clear()
+
+    def _note(self, block: Block, asked: int, arrived: int | None) -> None:
+        """When the device was at it; where it was done before it was asked for, by estimate."""
+        now = arrived or time.perf_counter_ns()
+        layout = block.mode, layout_of(block.batches[0])
+        if layout not in self._compiled:
+            block.began = block.given
+        if self._ended is not None:
+            self._stats.device_waited += max(block.began - self._ended, 0) / 1e9
+            block.began = max(block.began, self._ended)
+        if layout in self._compiled:
+            self._pace.took(len(block), (now - block.began) / 1e9, at_most=arrived is None)
+        self._compiled.add(layout)
+        likely = block.began + int(len(block) * (self._pace.seconds or 0.0) * 1e9)
+        block.ended = self._ended = now if arrived or not self._pace.seconds else min(now, likely)
+        self._stats.host_waited += (now - asked) / 1e9
+        self._stats.device_busy += (block.ended - block.began) / 1e9
+
+    def _search(self, block: Block, error: Exception) -> None:
+        """A block has failed: do its steps one by one, so that those before the wrong one count.
+
+        Raises:
+            Exception: `error`, where the block was one step.
+        """
+        length = len(block)
+        self._rewind()
+        if length == 1:
+            raise error
+        self._suspect = error, length
+
+    def _clear(self) -> None:
+        """One more step of a block that failed has gone well alone."""
+        if self._suspect is None:
+            return
+        error, length = self._suspect
+        self._suspect = (error, length - 1) if length > 1 else None
+        if self._suspect is None:
+            self._rewind()
+            error.add_note(
+                "railbus: it came from a block of steps that end here; done again one by one, none "
+                "of them failed, so which step it was is not known"
+            )
+            raise error

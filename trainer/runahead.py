@@ -1,0 +1,148 @@
+"""How far the device runs ahead of the callbacks: what the user fixes, and what adapts."""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+import jax
+
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.subscribers.checks import count, flag
+
+from .blocks import Fuse
+
+TARGET_SECONDS = 0.05  # of a block: prints and stops feel immediate
+GROWTH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAhead:
+    """How a run is given to the device; none of it changes what callbacks see (C5).
+
+    Args:
+        block_steps: the most steps per block; None adapts to what takes about 50 ms.
+        ahead: how many blocks may be on the device beyond the one whose events are published.
+        memory: bytes for the states and batches that this keeps; None is a quarter of the device's
+            memory. Where they do not suffice, blocks get fewer and shorter, down to lockstep.
+        fuse: True for one program per block, False for a call per step, "auto" for a rule on
+            device and program (`run.stats.form` says which and why). The two may differ in last bits.
+        exact: False overwrites states, so that one is held in all. A stop or a change of a
+            traced value then takes effect only after the steps that are on the device already.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: for values that cannot work.
+    """
+
+    block_steps: int | None = None
+    ahead: int = 2
+    memory: int | None = None
+    fuse: Fuse = "auto"
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if self.block_steps is not None:
+            count("block_steps", self.block_steps, 1)
+        count("ahead", self.ahead, 0)
+        if self.memory is not None:
+            count("memory", self.memory, 0)
+        if self.fuse != "auto" and not isinstance(self.fuse, bool):
+            raise ArgumentError(f"fuse must be True, False or 'auto', got {self.fuse!r}")
+        flag("exact", self.exact)
+
+    @classmethod
+    def off(cls) -> Self:
+        """Lockstep: the device waits for the callbacks of each step."""
+        return cls(block_steps=1, ahead=0)
+
+    @property
+    def bytes(self) -> int:
+        """The budget."""
+        return device_memory() // 4 if self.memory is None else self.memory
+
+
+def checked(run_ahead: object) -> RunAhead:
+    """`run_ahead`, a `RunAhead`.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not isinstance(run_ahead, RunAhead):
+        raise ArgumentTypeError(f"run_ahead must be a RunAhead, got {run_ahead!r}")
+    return run_ahead
+
+
+def device_memory() -> int:
+    """Bytes of the default device; of the machine, where the device does not tell."""
+    told = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    return told or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Pace:
+    """The length of the next block, and how many may be ahead.
+
+    It begins with one step and doubles up to what takes `TARGET_SECONDS`. When a rollback wastes
+    steps it begins anew, and nothing runs ahead until the full length is reached again: before a
+    change, blocks of 1, 2, 4, ... steps waste less than was used, so that the device does at most
+    twice the work whatever the callbacks do. A change that wastes nothing leaves the length as it is, so who
+    changes something at every step gets lockstep.
+
+    Args:
+        state_bytes: of a state that a block in flight keeps.
+        batch_bytes: of a step's batch.
+
+    Attributes:
+        seconds: what a step takes on the device; None before that is known.
+    """
+
+    def __init__(self, settings: RunAhead, state_bytes: int, batch_bytes: int) -> None:
+        kept = state_bytes if settings.exact else 0
+        self._room = settings.bytes
+        self._most = settings.block_steps
+        self._batch_bytes = max(batch_bytes, 1)
+        self._ahead = min(settings.ahead, self._room // max(kept + self._batch_bytes, 1))
+        self._left = max(self._room - self._ahead * kept, 0) // (self._ahead + 1)
+        self._length = 1 if settings.block_steps is None else settings.block_steps
+        self._calm = True
+        self.seconds: float | None = None
+
+    @property
+    def ahead(self) -> int:
+        """Blocks beyond the current one."""
+        return self._ahead if self._calm else 0
+
+    @property
+    def length(self) -> int:
+        """Steps of the next block."""
+        return max(1, min(self._length, self._full))
+
+    @property
+    def _full(self) -> int:
+        """The length to grow to."""
+        room = self._left // self._batch_bytes
+        if self._most is not None:
+            return min(self._most, room)
+        if self.seconds is None:
+            return room
+        return min(room, int(TARGET_SECONDS / max(self.seconds, 1e-9)))
+
+    def took(self, steps: int, seconds: float, at_most: bool = False) -> None:
+        """A block of so many steps was on the device for so long, or for less (`at_most`)."""
+        each = seconds / steps
+        if self.seconds is None:
+            self.seconds = each
+        elif at_most:
+            self.seconds = min(self.seconds, each)
+        else:
+            self.seconds = (self.seconds + each) / 2
+
+    def committed(self) -> None:
+        """A block has gone by without a rollback."""
+        if self._length < self._full:
+            self._length = min(self._length * GROWTH, max(self._full, 1))
+        if self._length >= self._full:
+            self._calm = True
+
+    def rolled_back(self, wasted: int) -> None:
+        """Something was changed, and so many steps on the device were in vain."""
+        if wasted:
+            self._length, self._calm = 1, False
