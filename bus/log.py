@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Self
 from weakref import ref
@@ -27,10 +27,12 @@ class Window:
         self.entries: deque[Committed] = deque()
         self._events, self._size, self._used = events, size, 0
 
-    def push(self, entry: Committed) -> list[Committed]:
+    def push(self, entry: Committed) -> Sequence[Committed]:
         """Take in `entry`; returns what had to leave for it, oldest first."""
         self.entries.append(entry)
         self._used += len(entry.event.snapshot)
+        if len(self.entries) <= self._events and self._used <= self._size:
+            return ()
         left = []
         while len(self.entries) > self._events or (
             self._used > self._size and len(self.entries) > 1

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from anyio import TASK_STATUS_IGNORED
@@ -32,8 +33,15 @@ class Draft(NamedTuple):
     error: BaseException | None = None
 
 
+class Answer(Enum):
+    """What a participant can say without an ack of its own."""
+
+    OK = "it has handled the event: no stop, no patch, no error"
+    EXPIRED = "it has missed its deadline"
+
+
 Drafts: TypeAlias = Generator[Draft, Decision, None]
-Walk: TypeAlias = Generator["Turn", Ack | None, None]
+Walk: TypeAlias = Generator["Turn", Ack | Answer | None, None]
 
 
 class Participant(Protocol):
@@ -54,17 +62,19 @@ class Participant(Protocol):
         """It missed its deadline: whatever it still does has no effect on the run."""
 
 
-class Turn(NamedTuple):
-    """A participant has to answer an event."""
+class Turn:
+    """A participant has to answer an event; a walk's turns are one object that moves on.
 
+    Attributes:
+        worker: who has to run it.
+        error: what `on_exception` is about.
+    """
+
+    __slots__ = ("error", "event", "participant", "worker")
     participant: Participant
+    worker: "Worker"
     event: Event
     error: BaseException | None
-
-    @property
-    def worker(self) -> "Worker":
-        """Who has to run it."""
-        return self.participant.worker(self.event.hook)
 
 
 class Worker(Protocol):
@@ -77,18 +87,17 @@ class Worker(Protocol):
         """Answer `turn` and those after it as long as they are this worker's.
 
         Called from the training thread, which waits. Each answer is sent to `walk`, which gives
-        the next turn; a missed deadline is answered with None. Returns the first turn of another
-        worker, or None at the walk's end.
+        the next turn. Returns the first turn of another worker, or None at the walk's end.
         """
 
     def close(self) -> None:
         """Let `run` return."""
 
 
-def resume(walk: Walk, ack: Ack | None) -> Turn | None:
-    """The walk's next turn after `ack`, or None at its end."""
+def resume(walk: Walk, answer: Ack | Answer | None) -> Turn | None:
+    """The walk's next turn after `answer` (None: its first turn), or None at its end."""
     try:
-        return walk.send(ack)
+        return walk.send(answer)
     except StopIteration:
         return None
 
@@ -143,15 +152,21 @@ class Publisher:
     def _walk(self, drafts: Drafts) -> Walk:
         sequencer = self.sequencer
         draft = next(drafts, None)
+        turn = Turn()
         while draft is not None:
-            event = self._event(draft)
+            turn.event = event = self._event(draft)
+            turn.error = draft.error
             sequencer.open(event, time.monotonic())
             while (k := sequencer.turn) is not None:
-                ack = yield Turn(self._participants[k], event, draft.error)
-                if ack is None:
-                    self._expire(k)
+                turn.participant = participant = self._participants[k]
+                turn.worker = participant.worker(event.hook)
+                answer = yield turn
+                if answer is Answer.OK:
+                    sequencer.ok(time.monotonic())
+                elif isinstance(answer, Ack):
+                    sequencer.ack(k, answer, time.monotonic())
                 else:
-                    sequencer.ack(k, ack, time.monotonic())
+                    self._expire(k)
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()

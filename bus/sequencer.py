@@ -4,7 +4,7 @@ No I/O, no await, no clock: time comes in as a value, in seconds. A shell around
 then `ack` (or `expire`) for whoever's `turn` it is until nobody is left, then `commit`.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Literal
@@ -110,8 +110,9 @@ class Sequencer:
         self._wanting: dict[Hook, list[int]] = {}
         self._queue: list[int] = []
         self._since = 0.0
-        self._acks: dict[int, Ack] = {}
-        self._past: OrderedDict[tuple[int, Hook], dict[int, Ack]] = OrderedDict()
+        self._acks: dict[int, Ack | None] = {}  # None is a plain ok
+        self._spoken = False  # whether one of them is more than that
+        self._past: deque[tuple[int, Hook, dict[int, Ack | None]]] = deque(maxlen=REMEMBERED)
         self._detached: list[str] = []
         self._outside: deque[tuple[str, str]] = deque()
         self._asked: dict[Mode, bool] = {"train": False, "eval": False}
@@ -125,7 +126,7 @@ class Sequencer:
         if event.hook is Hook.EVAL_BEGIN:
             self._asked["eval"] = False
         self.event, self._since = event, now
-        self._acks = {}
+        self._acks, self._spoken = {}, False
         self._queue = self.wanting(event.hook)[::-1]
 
     def wanting(self, hook: Hook) -> list[int]:
@@ -160,6 +161,11 @@ class Sequencer:
         if verdict is not Verdict.REPEATED:
             self.refused.append((verdict, ack))
         return verdict
+
+    def ok(self, now: float = 0.0) -> None:
+        """Whoever has the turn acks with a plain ok: no stop, no patch, no error."""
+        self._acks[self._queue.pop()] = None
+        self._since = now
 
     def expire(self, now: float) -> Role | None:
         """The participant whose deadline is over at `now`, if any; its policy acts (C7).
@@ -204,14 +210,19 @@ class Sequencer:
         event = self.event
         if event is None or self._queue or self.failure is not None:
             raise OutOfTurn("commit before every participant has acked")
-        outside = [self._outside.popleft() for _ in range(len(self._outside))]
-        acks = [(self.roles[k], ack) for k, ack in self._acks.items()]
-        decision = judge(event, acks, outside, self._detached)
+        decision = self._judged(event)
         for request in decision.stops:
             self._hear(request)
         self._close(event)
         self.seq += 1
         return decision
+
+    def _judged(self, event: Event) -> Decision:
+        if not (self._spoken or self._outside or self._detached):
+            return Decision(run_id=event.run_id, seq=event.seq, hook=event.hook)
+        outside = [self._outside.popleft() for _ in range(len(self._outside))]
+        acks = [(self.roles[k], ack) for k, ack in self._acks.items() if ack is not None]
+        return judge(event, acks, outside, self._detached)
 
     def withdraw(self) -> None:
         """The open event fails and is not committed; the next one takes its `seq`."""
@@ -223,6 +234,7 @@ class Sequencer:
     def _accept(self, k: int, ack: Ack, now: float) -> None:
         self._queue.pop()
         self._acks[k] = ack
+        self._spoken = True
         self._since = now
         if ack.stop is not None:
             self._hear(ack.stop)
@@ -244,10 +256,12 @@ class Sequencer:
             return Verdict.FOREIGN
         asked = (ack.seq, ack.hook)
         if self.event is not None and asked == (self.event.seq, self.event.hook):
-            before, gone = self._acks.get(k), k not in self._attached
+            acks, gone = self._acks, k not in self._attached
         else:
-            before, gone = self._past.get(asked, {}).get(k), ack.seq < self.seq
-        if before is not None:
+            found = (past for seq, hook, past in self._past if (seq, hook) == asked)
+            acks, gone = next(found, {}), ack.seq < self.seq
+        if k in acks:
+            before = acks[k] or Ack(run_id=ack.run_id, seq=ack.seq, hook=ack.hook, by=ack.by)
             return Verdict.REPEATED if before == ack else Verdict.CONFLICT
         return Verdict.LATE if gone else Verdict.FOREIGN
 
@@ -257,8 +271,6 @@ class Sequencer:
             self._asked["train"] = True
 
     def _close(self, event: Event) -> None:
-        self._past[event.seq, event.hook] = self._acks
-        if len(self._past) > REMEMBERED:
-            self._past.popitem(last=False)
+        self._past.append((event.seq, event.hook, self._acks))
         self._detached = []
         self.event = None

@@ -21,7 +21,7 @@ import itertools
 import os
 import reprlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -134,17 +134,26 @@ def pack_list(packed: Sequence[bytes]) -> bytes:
     return b"".join((header, *packed))
 
 
-def join(packed: Mapping[str, bytes]) -> bytes:
-    """The map of these keys to values that `pack` made: `pack` of the whole dict, byte for byte.
+def entry(key: str, packed: bytes) -> bytes:
+    """A key and a value that `pack` made, as `join` takes them.
+
+    Raises:
+        SnapshotError: it is no key.
+    """
+    try:
+        return _packed_key(key) + packed
+    except _FAILURES as error:
+        raise SnapshotError(f"cb_params as a whole: {error}") from error
+
+
+def join(entries: Collection[bytes]) -> bytes:
+    """The map of these entries: `pack` of the whole dict, byte for byte.
 
     Raises:
         SnapshotError: if the values, each within the limits, are too much together.
     """
     try:
-        parts = [_map_header(len(packed))]
-        for key, value in packed.items():
-            parts += _packed_key(key), value
-        data = b"".join(parts)
+        data = b"".join((_map_header(len(entries)), *entries))
         _check_size(len(data))
         if len(data) * WEIGHT > LIMITS.items:
             _scan(data, LIMITS)

@@ -78,6 +78,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     def stop(self, mode: Mode) -> StopRequest | None:
         """The first request that ends a loop of `mode`; `scope="train"` ends a validation too."""
+        if not self.stops:
+            return None
         scopes = ("train",) if mode == "train" else ("train", "eval")
         return next((request for request in self.stops if request.scope in scopes), None)
 

@@ -104,6 +104,8 @@ class _Stops:
         self.eval: StopRequest | None = None
 
     def hear(self, decision: Decision) -> None:
+        if not decision.stops:
+            return
         self.train = self.train or decision.stop("train")
         self.eval = self.eval or decision.stop("eval")
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, Self
 
-from .codec import join, pack, unpack
+from .codec import entry, join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
 from .frozen import FrozenDict
 
@@ -136,7 +136,7 @@ class Ledger:
     def __init__(self, traced: Mapping[str, Write] | None = None) -> None:
         self.traced = dict(traced or {})
         self.writing = False
-        self._packed: dict[str, bytes] = {}
+        self._entries: dict[str, bytes] = {}
         self._snapshot: bytes | None = None
         self._patch: Patch = {}
         self._undo: dict[str, tuple[Any, bytes | None]] = {}
@@ -146,21 +146,22 @@ class Ledger:
         """What the run itself changes before an event."""
         for key, value in changes.items():
             if type(value) is Live:
-                self._store(key, value.value, value.packed)
+                self._store(key, value.value, entry(key, value.packed))
             else:
-                self._store(key, value, pack(value, key))
+                self._store(key, value, entry(key, pack(value, key)))
         for key in drop:
             self._store(key, _ABSENT, None)
 
     def snapshot(self) -> bytes:
         """`cb_params` as msgpack bytes; the same bytes until something changes."""
         if self._snapshot is None:
-            self._snapshot = join(self._packed)
+            self._snapshot = join(self._entries.values())
         return self._snapshot
 
     def open(self) -> None:
         """A participant's hook begins: from here on writes belong to it."""
-        self._patch, self._undo = {}, {}
+        if self._undo:
+            self._patch, self._undo = {}, {}
         self.writing = True
 
     def close(self) -> Patch | None:
@@ -191,8 +192,8 @@ class Ledger:
         if type(kept) is not Live:
             packed = pack(kept, key)
             kept = Live(unpack(packed), packed)
-        before = (self.params.get(key, _ABSENT), self._packed.get(key))
-        self._store(key, kept.value, kept.packed)
+        before = (self.params.get(key, _ABSENT), self._entries.get(key))
+        self._store(key, kept.value, entry(key, kept.packed))
         try:
             self.snapshot()
         except SnapshotError:
@@ -206,7 +207,7 @@ class Ledger:
         if key in self.traced:
             raise ReadOnlyParam(f"cb_params.{key} belongs to the computation, it cannot be deleted")
         self._check(key)
-        self._undo.setdefault(key, (self.params[key], self._packed[key]))
+        self._undo.setdefault(key, (self.params[key], self._entries[key]))
         self._store(key, _ABSENT, None)
         self._patch[key] = None
 
@@ -226,15 +227,14 @@ class Ledger:
             )
 
     def _store(self, key: str, value: Any, packed: bytes | None) -> None:
-        old = self._packed.get(key)
+        if packed != self._entries.get(key):
+            self._snapshot = None
         if packed is None:
-            self._packed.pop(key, None)
+            self._entries.pop(key, None)
             dict.pop(self.params, key, None)
         else:
-            self._packed[key] = packed
+            self._entries[key] = packed
             dict.__setitem__(self.params, key, value)
-        if packed != old:
-            self._snapshot = None
 
     def _facade(self, values: Mapping[str, Any]) -> CallbackParams:
         params = CallbackParams(values)

@@ -85,10 +85,6 @@ class RunContext:
             mode = "eval" if self.original_args().get("mode") == "eval" else "train"
         return mode
 
-    def _open(self, event: Event) -> None:
-        """A hook begins."""
-        self._event, self._stop = event, None
-
     def _close(self) -> StopRequest | None:
         """The hook has returned: what it asked for."""
         stop, self._event, self._stop = self._stop, None, None

@@ -19,7 +19,8 @@ from anyio import (
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import EventLoopToken, current_token
 
-from railbus.bus.publisher import Turn, Walk, resume
+from railbus.bus.publisher import Answer, Turn, Walk, resume
+from railbus.schemas.events import Ack
 
 from .participant import CallbackParticipant
 
@@ -57,7 +58,7 @@ class _Post:
     def __init__(self) -> None:
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.lock = threading.Lock()
-        self.turn: Turn | None = None
+        self.participant: CallbackParticipant | None = None
         self.since = 0.0
         self.abandoned = False
         self.recalled = False
@@ -76,12 +77,13 @@ class _Post:
         while turn is not None and turn.worker is lane:
             participant = turn.participant
             assert isinstance(participant, CallbackParticipant)
-            self.turn, self.since = turn, time.monotonic()
+            self.since = time.monotonic()
+            self.participant = participant
             error = participant.call(turn)
             with self.lock:
                 if self.abandoned:
                     return None
-                self.turn = None
+                self.participant = None
                 ack = participant.ack(turn, error)
             turn = resume(walk, ack)
             if self.recalled:
@@ -90,8 +92,8 @@ class _Post:
 
     def time_left(self, default: float | None) -> float | None:
         """Seconds until the present turn is overdue; `default` where it never is."""
-        turn = self.turn
-        deadline = None if turn is None else turn.participant.role.deadline
+        participant = self.participant
+        deadline = None if participant is None else participant.role.deadline
         return default if deadline is None else max(self.since + deadline - time.monotonic(), 0.0)
 
     def abandon(self) -> bool:
@@ -104,8 +106,8 @@ class _Post:
         """Give up on the present turn, whatever its deadline."""
         with self.lock:
             self.abandoned = True
-            if self.turn is not None:
-                self.turn.participant.revoke()
+            if self.participant is not None:
+                self.participant.revoke()
 
 
 class Lane:
@@ -151,13 +153,21 @@ class Lane:
         """Answer `turn` and the lane's turns after it; returns the first of another worker."""
         post = self._post
         if self.shortest is None:
-            return post.advance(self, walk, turn)
+            return self._advance(walk, turn)
         job = post.put(partial(post.advance, self, walk, turn))
         while not self._wait(post, job, post.time_left(self.shortest)):
             if post.abandon():
                 self._replace()
-                return resume(walk, None)
+                return resume(walk, Answer.EXPIRED)
         return job.result()  # type: ignore[no-any-return]  # a turn or None
+
+    def _advance(self, walk: Walk, turn: Turn | None) -> Turn | None:
+        """The same in the calling thread, where nobody has a deadline."""
+        while turn is not None and turn.worker is self:
+            participant = turn.participant
+            assert isinstance(participant, CallbackParticipant)
+            turn = resume(walk, participant.ack(turn, participant.call(turn)))
+        return turn
 
     def _wait(self, post: _Post, job: _Job, timeout: float | None) -> bool:
         """Whether `job` was finished within `timeout` seconds."""
@@ -220,7 +230,7 @@ class LoopWorker:
         while turn is not None and turn.worker is self:
             participant = turn.participant
             assert isinstance(participant, CallbackParticipant)
-            ack = None
+            ack: Ack | Answer = Answer.EXPIRED
             with anyio.move_on_after(participant.role.deadline):
                 error = await participant.acall(turn)
                 ack = participant.ack(turn, error)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from railbus.bus.publisher import Turn, Worker
+from railbus.bus.publisher import Answer, Turn, Worker
 from railbus.bus.sequencer import POLICIES, Role
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Ack
@@ -94,7 +94,7 @@ class CallbackParticipant:
             raise
         return None
 
-    def ack(self, turn: Turn, error: BaseException | None) -> Ack:
+    def ack(self, turn: Turn, error: BaseException | None) -> Ack | Answer:
         """The answer, once the hook has returned or raised `error`."""
         tally, event = self.tally, turn.event
         tally.seconds += time.perf_counter() - self._since
@@ -103,6 +103,8 @@ class CallbackParticipant:
         self.error = error
         if error is None:
             patch = self._ledger.close()
+            if patch is None and stop is None:
+                return Answer.OK
             text = None
         else:
             self._ledger.revert()
@@ -132,13 +134,14 @@ class CallbackParticipant:
         self._context._close()
 
     def _begin(self, turn: Turn) -> Any:
+        context, event = self._context, turn.event
         self._ledger.open()
-        self._context._open(turn.event)
+        context._event = event
+        method = self._methods[event.hook]
         self._since = time.perf_counter()
-        method = self._methods[turn.event.hook]
-        if turn.event.hook is Hook.EXCEPTION:
-            return method(self._context, turn.error)
-        return method(self._context)
+        if turn.error is not None:
+            return method(context, turn.error)
+        return method(context)
 
     def _say(self, turn: Turn, error: BaseException) -> None:
         if self.role.on_error == "raise" and turn.event.hook is not Hook.EXCEPTION:

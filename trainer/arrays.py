@@ -1,14 +1,13 @@
 """Arrays as a data set: batches of rows, in order or shuffled anew each epoch."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.subscribers.checks import count
 
-Batch: TypeAlias = Sequence[Any]
 Layout: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
 Rows: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -67,7 +66,7 @@ class ArrayDataset:
         samples = len(self.arrays[0])
         return samples // self.batch_size if self.drop_remainder else -(-samples // self.batch_size)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return (tuple(array[rows] for array in self.arrays) for rows in self.order())
 
     def order(self) -> Iterator[slice | Rows]:
@@ -86,6 +85,21 @@ class ArrayDataset:
             yield order[start : start + self.batch_size]
 
 
+class Arrays(tuple[Any, ...]):
+    """A batch as a run has checked it: a tuple of arrays that knows its layout."""
+
+    layout: Layout
+
+    @classmethod
+    def of(cls, leaves: Iterable[Any], layout: Layout | None = None) -> Self:
+        """These arrays; without a `layout` it is theirs."""
+        arrays = cls(leaves)
+        if layout is None:
+            layout = tuple((tuple(leaf.shape), leaf.dtype) for leaf in arrays)
+        arrays.layout = layout
+        return arrays
+
+
 class Picked(Sequence[Any]):
     """A batch of arrays that are on the device: its rows; whoever looks inside gathers them.
 
@@ -94,10 +108,12 @@ class Picked(Sequence[Any]):
         rows: which samples, an int32 array.
     """
 
-    __slots__ = ("_arrays", "rows")
+    __slots__ = ("_arrays", "layout", "rows")
 
     def __init__(self, arrays: Sequence[Any], rows: Rows) -> None:
         self._arrays, self.rows = arrays, rows
+        count = len(rows)
+        self.layout: Layout = tuple(((count, *one.shape[1:]), one.dtype) for one in arrays)
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -107,18 +123,8 @@ class Picked(Sequence[Any]):
             return tuple(array[self.rows] for array in self._arrays[place])
         return self._arrays[place][self.rows]
 
-    @property
-    def layout(self) -> Layout:
-        """Shape and dtype of each array of the batch."""
-        count = len(self.rows)
-        return tuple(((count, *array.shape[1:]), array.dtype) for array in self._arrays)
 
-
-def layout_of(batch: Batch) -> Layout:
-    """Shape and dtype of each array of a batch."""
-    if isinstance(batch, Picked):
-        return batch.layout
-    return tuple((tuple(leaf.shape), leaf.dtype) for leaf in batch)
+Batch: TypeAlias = Arrays | Picked
 
 
 def as_array(value: Any) -> Any:

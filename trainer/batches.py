@@ -11,7 +11,7 @@ from typing import Any
 
 from railbus.schemas.errors import DatasetError
 
-from .arrays import ArrayDataset, Batch, Layout, Picked, as_array, kind_of, layout_of
+from .arrays import ArrayDataset, Arrays, Batch, Layout, Picked, as_array, kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class BatchSource:
         self._coming: Pass | None = None
         self._first: Layout | None = None
         self._columns: tuple[Any, ...] | None = None
+        self._known = isinstance(dataset, ArrayDataset) and not picked  # it has checked its arrays
         self._said = False
 
     @property
@@ -113,18 +114,21 @@ class BatchSource:
         used_up = " or was read to its end before" if self.once else ""
         return DatasetError(f"{self.name} is empty{used_up}, expected at least one batch")
 
-    def checked(self, found: Any, where: str, last: Callable[[], bool]) -> Batch:
+    def checked(self, found: Any, place: int, last: Callable[[], bool]) -> Batch:
         """What the dataset yielded as a tuple of arrays, like the first one.
 
         Args:
-            where: names the batch in messages.
+            place: of the batch in its pass, from 0.
             last: whether no batch follows; only then it may be smaller.
 
         Raises:
             DatasetError: it is no batch, or unlike the first one.
         """
+        if self._known and self._first is not None and len(found[0]) == self._first[0][0][0]:
+            return Arrays.of(found, self._first)
+        where = f"{self.name}: batch {place}, counted from 0,"
         batch = self._as_batch(found, where)
-        layout = layout_of(batch)
+        layout = batch.layout
         if not any(math.prod(shape) for shape, _ in layout):
             raise DatasetError(f"{where} holds no samples: {_text(layout)}")
         if self._first is None:
@@ -161,7 +165,7 @@ class BatchSource:
                 f"{where} is {kind_of(found)}, expected a tuple, list or mapping of arrays, "
                 f"for example (inputs, labels)"
             )
-        return tuple(_leaf(place, leaf, where) for place, leaf in enumerate(found))
+        return Arrays.of(_leaf(place, leaf, where) for place, leaf in enumerate(found))
 
     def _in_order(self, found: Mapping[Any, Any], where: str) -> tuple[Any, ...]:
         self._columns = self._columns or tuple(found)
@@ -189,7 +193,6 @@ class Pass:
         self._epoch: int | None = None
         self._exhausted = False
         self.taken = 0
-        self._checked: Batch | None = None
         self._failure: Exception | None = None
 
     def peek(self) -> Batch:
@@ -211,10 +214,9 @@ class Pass:
         """
         if not self._read(1):
             return False
-        if self._checked is None or self._ahead[0] is not self._checked:
-            where = f"{self.source.name}: batch {self.taken}, counted from 0,"
-            batch = self.source.checked(self._ahead[0], where, lambda: not self._read(2))
-            self._ahead[0] = self._checked = batch
+        head = self._ahead[0]
+        if type(head) not in (Arrays, Picked):
+            self._ahead[0] = self.source.checked(head, self.taken, lambda: not self._read(2))
         return True
 
     def take(self) -> Batch:
@@ -238,7 +240,7 @@ class Pass:
         found: list[Batch] = []
         try:
             while len(found) < count and self.more():
-                if found and layout_of(self._ahead[0]) != layout_of(found[0]):
+                if found and self._ahead[0].layout != found[0].layout:
                     break
                 found.append(self.take())
         except Exception:
@@ -284,6 +286,8 @@ class Pass:
         self._iterator = self.source.iterate()
         if self.source.once:
             self._ahead = _shared(dataset)
+            for place, batch in enumerate(self._ahead):  # another source has checked them
+                self._ahead[place] = tuple(batch) if isinstance(batch, Arrays) else batch
 
 
 def _leaf(place: int, leaf: Any, where: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.hooks import Mode
 
-from .arrays import Batch, Layout, Picked, layout_of
+from .arrays import Batch, Layout, Picked
 from .outputs import Stack
 from .program import Carry, Program
 from .tree import same_structure
@@ -59,7 +59,7 @@ def choose(
     if jax.default_backend() == "cpu":
         if any(_convolves(_traced(program, mode, carry, batch, arrays).jaxpr) for mode in modes):
             return Form(False, "convolutions in a loop are slow on CPU")
-        if _size(layout_of(batch)) > LARGE_BATCH and arrays is None:
+        if _size(batch.layout) > LARGE_BATCH and arrays is None:
             return Form(False, "large batches in a loop are slow on CPU")
     return Form(True, "one program per block")
 
@@ -110,7 +110,7 @@ class Runner:
 
     def longest(self, mode: Mode, carry: Carry, batch: Batch) -> int:
         """The most steps of a block: what has room, and one length for all blocks of a layout."""
-        key = mode, layout_of(batch)
+        key = mode, batch.layout
         if key not in self._rooms:
             outputs = _traced(self.program, mode, carry, batch, self._arrays.get(mode)).out_info[1]
             leaves = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(outputs)]
@@ -137,7 +137,7 @@ class Runner:
     def release(self, mode: Mode, batches: Sequence[Batch], outputs: Outputs) -> None:
         """The device is done with that block; its batches' memory serves another one."""
         if outputs.buffers is not None:
-            self._free[mode, layout_of(batches[0])].append(outputs.buffers)
+            self._free[mode, batches[0].layout].append(outputs.buffers)
             outputs.buffers = None
 
     def _run(
@@ -157,7 +157,7 @@ class Runner:
 
     def _filled(self, mode: Mode, batches: Sequence[Batch], rows: int) -> Any:
         """The batches in the first of so many rows of arrays that XLA can use in place."""
-        free = self._free.setdefault((mode, layout_of(batches[0])), [])
+        free = self._free.setdefault((mode, batches[0].layout), [])
         if free:
             buffers = free.pop()
         else:

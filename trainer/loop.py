@@ -41,8 +41,7 @@ class RunLoop:
         self._plan, self._program, self._pipeline, self._stats = plan, program, pipeline, stats
         self._moments = lifecycle(plan)
         self._moment: Fire | Need | None = next(self._moments)
-        self._mode: Mode = plan.mode
-        self._committed = pipeline.here
+        self._committed = self._ending = pipeline.here
         self._block: Block | None = None
         self._steps: TakenSteps | None = None
         self._measured: tuple[dict[str, Any], dict[str, Any]] = {}, {}
@@ -100,13 +99,15 @@ class RunLoop:
 
     def _changes(self, hook: Hook) -> dict[str, Any]:
         """What the run itself puts into `cb_params` for an event, beside the counters."""
-        self._mode = hook.mode or self._mode
+        if hook is Hook.TRAIN_STEP_BEGIN:
+            return {"train_dataset_element": live_batch(self._pipeline.batch)}
+        if hook is Hook.TRAIN_STEP_END:
+            self._ending = here = self._pipeline.here
+            outputs = {"net_outputs": self._outputs["train"]}
+            return {**outputs, **self.traced.moved, **self.handles.at(here)}
         match hook:
-            case Hook.TRAIN_STEP_BEGIN | Hook.EVAL_STEP_BEGIN:
-                return {f"{self._mode}_dataset_element": live_batch(self._pipeline.batch)}
-            case Hook.TRAIN_STEP_END:
-                outputs = {"net_outputs": self._outputs["train"]}
-                return outputs | self.traced.moved | self.handles.at(self._pipeline.here)
+            case Hook.EVAL_STEP_BEGIN:
+                return {"eval_dataset_element": live_batch(self._pipeline.batch)}
             case Hook.EVAL_STEP_END:
                 return {"net_outputs": self._outputs["eval"]}
             case Hook.TRAIN_EPOCH_BEGIN:
@@ -136,7 +137,7 @@ class RunLoop:
         elif hook is Hook.TRAIN_STEP_END:
             self._pipeline.commit()
             self.step += 1
-            self._committed = self._pipeline.here
+            self._committed = self._ending
         if decision.patches and self.traced.heed(decision, self.ledger):
             self._pipeline.change(self.traced.applied, between=not hook.is_step)
             self._committed = self._pipeline.here
@@ -156,8 +157,8 @@ class RunLoop:
         block, place = self._pipeline.take()
         if block is not self._block or self._steps is None:
             self._block, self._steps = block, TakenSteps(block)
-        self._outputs[self._mode] = outputs = self._steps.net_outputs.live(place)
-        if self._mode == "eval":
+        self._outputs[block.mode] = outputs = self._steps.net_outputs.live(place)
+        if block.mode == "eval":
             self._stats.eval_steps += 1
             if self._program.metrics.on_host:
                 self._program.metrics.update_host(*self._steps.measured(place))

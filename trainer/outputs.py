@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from railbus.schemas.codec import Reference, join, pack, pack_list, pack_rows
+from railbus.schemas.codec import Reference, entry, join, pack, pack_list, pack_rows
 from railbus.schemas.errors import ArgumentTypeError
 from railbus.schemas.params import Live
 from railbus.schemas.tensor import Tensor
@@ -113,7 +113,9 @@ def columns(outputs: Any, count: int, inline: int = INLINE_BYTES) -> Column:
     if isinstance(outputs, Mapping):
         named = {str(name): columns(one, count, inline) for name, one in outputs.items()}
         values = [{name: one.values[k] for name, one in named.items()} for k in range(count)]
-        packed = [join({name: one.packed[k] for name, one in named.items()}) for k in range(count)]
+        packed = [
+            join([entry(name, one.packed[k]) for name, one in named.items()]) for k in range(count)
+        ]
         return Column(values, packed)
     if outputs is None:
         return Column([None] * count, [pack(None)] * count)

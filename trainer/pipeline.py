@@ -8,7 +8,7 @@ from typing import Any
 
 from railbus.schemas.hooks import Mode
 
-from .arrays import Batch, layout_of
+from .arrays import Batch
 from .batches import BatchSource, Pass
 from .blocks import Runner
 from .program import Carry, TrainState
@@ -237,7 +237,8 @@ class Pipeline:
         head, used = self._queue[0], self._used
         again = used if used < len(head) else 0
         dropped = sum(map(len, self._queue)) - used
-        self._base = head.at(used)
+        if used:
+            self._base = head.at(used)
         self._used, self._reading = 0, 0
         while self._queue:
             block = self._queue.pop()
@@ -332,7 +333,7 @@ class Pipeline:
     def _note(self, block: Block, asked: int, arrived: int | None) -> None:
         """When the device was at it; where it was done before it was asked for, by estimate."""
         now = arrived or time.perf_counter_ns()
-        layout = block.mode, layout_of(block.batches[0])
+        layout = block.mode, block.batches[0].layout
         if layout not in self._compiled:
             block.began = block.given
         if self._ended is not None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.params import Live
 
-from .arrays import Batch, Layout, layout_of
+from .arrays import Batch, Layout
 from .checkpoint import save_checkpoint, write_tree
 from .outputs import stub
 from .pipeline import Moment
@@ -106,7 +106,7 @@ def live(kind: str, value: Any) -> Live:
 
 def live_batch(batch: Batch) -> Live:
     """A batch for `cb_params`, which snapshots only describe."""
-    return Live(batch, _batch_stub(layout_of(batch)))
+    return Live(batch, _batch_stub(batch.layout))
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arrays import layout_of
 from .outputs import ArrayHandle, Column, array_stub, columns, together
 from .pipeline import Block
 
@@ -44,6 +43,6 @@ class TakenSteps:
     @property
     def _labels(self) -> Column:
         batches = self._block.batches
-        shape, dtype = layout_of(batches[0])[-1]
+        shape, dtype = batches[0].layout[-1]
         values = [ArrayHandle(shape, dtype, partial(itemgetter(-1), batch)) for batch in batches]
         return Column(values, [array_stub(shape, dtype)] * len(batches))

@@ -23,6 +23,7 @@ from railbus.schemas.codec import (
     WEIGHT,
     Limits,
     Reference,
+    entry,
     join,
     pack,
     unpack,
@@ -306,14 +307,14 @@ def test_what_just_fits_comes_back(value):
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(), values, max_size=5))
 def test_join_gives_what_packing_the_whole_dict_gives(params):
-    assert join({key: pack(value, key) for key, value in params.items()}) == pack(params)
+    assert join([entry(key, pack(value, key)) for key, value in params.items()]) == pack(params)
 
 
 @pytest.mark.parametrize("size", [0, 15, 16, 1000, 4000])
 def test_join_gives_what_packing_gives_at_every_size_of_the_map(size):
     params = {f"key {n}": n for n in range(size)}
 
-    assert join({key: pack(value) for key, value in params.items()}) == pack(params)
+    assert join([entry(key, pack(value)) for key, value in params.items()]) == pack(params)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +329,11 @@ def test_join_gives_what_packing_gives_at_every_size_of_the_map(size):
 )
 def test_join_refuses_what_is_too_much_together(packed, message):
     with pytest.raises(SnapshotError, match=f"cb_params as a whole: .*{message}"):
-        join(packed)
+        join([entry(key, value) for key, value in packed.items()])
 
 
 def test_a_value_at_the_depth_limit_still_fits_into_a_snapshot():
-    snapshot = join({"x": pack(nested(VALUE_LIMITS.depth))})
+    snapshot = join([entry("x", pack(nested(VALUE_LIMITS.depth)))])
 
     assert unpack(snapshot) == {"x": nested(VALUE_LIMITS.depth)}
     with pytest.raises(SnapshotError, match="too deep"):
