@@ -10,6 +10,7 @@ RailbusError
 ├── ArgumentTypeError   (TypeError)       an argument of the wrong type, found before anything runs
 ├── DatasetError        (ValueError)      a dataset that yields what cannot be trained on
 ├── CheckpointError     (ValueError)      a checkpoint that cannot be read or does not fit
+├── StateGone           (RuntimeError)    the state of a step that `exact=False` has not kept
 ├── DeadlineExceeded    (TimeoutError)    a participant did not ack within its deadline
 └── BusClosed           (RuntimeError)    a call on a run or bus that has ended
 """
@@ -75,6 +76,10 @@ class DatasetError(RailbusError, ValueError):
 
 class CheckpointError(RailbusError, ValueError):
     """Raised when a checkpoint cannot be read or does not fit the network."""
+
+
+class StateGone(RailbusError, RuntimeError):
+    """Raised for the state after a step that a run with `exact=False` has overwritten."""
 
 
 class DeadlineExceeded(RailbusError, TimeoutError):

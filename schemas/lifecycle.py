@@ -24,7 +24,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     `epochs` is the number of the last epoch; the first is `initial_epoch + 1`. `batch_num` and
     `valid_batch_num` are batches per epoch, None where the dataset does not tell.
-    `valid_frequency` validates every n epochs or at the epochs listed; None never does.
+    `valid_frequency` validates every n epochs or at the epochs listed; None never does. A run that
+    is not `exact` cannot leave out training steps that the device has begun: a stop ends it there.
     """
 
     mode: Mode
@@ -33,6 +34,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     batch_num: int | None = None
     valid_batch_num: int | None = None
     valid_frequency: int | tuple[int, ...] | None = None
+    exact: bool = True
 
     def validates(self, epoch: int) -> bool:
         """Whether the validation of `fit` is due at the end of `epoch`."""
@@ -67,6 +69,7 @@ class Need(Enum):
     """What the driver is asked for, in the mode of the last event."""
 
     BATCH = "is there another batch in this epoch?"
+    BOUND = "a stop was asked: is there a step that cannot be left out any more?"
     STEP = "compute the step of the batch"
     METRICS = "compute the metrics of this evaluation"
 
@@ -123,7 +126,7 @@ def _training(plan: Plan, stops: _Stops) -> Moments:
             break
         begin = {"cur_epoch_num": epoch, "cur_batch_num": 0}
         stops.hear((yield Fire(Hook.TRAIN_EPOCH_BEGIN, begin, drop)))
-        batches = yield from _steps(Hook.TRAIN_STEP_BEGIN, Hook.TRAIN_STEP_END, step, stops)
+        batches = yield from _steps(Hook.TRAIN_STEP_BEGIN, step, stops, plan.exact)
         step += batches
         if batch_num is None and not stops.asked("train"):
             batch_num = batches
@@ -140,22 +143,27 @@ def _evaluation(plan: Plan, stops: _Stops, *, alone: bool) -> Moments:
     counters = {"mode": "eval", "cur_step_num": 0, "cur_batch_num": 0}
     stops.hear((yield Fire(Hook.EVAL_BEGIN, counters | {"batch_num": plan.valid_batch_num})))
     stops.hear((yield Fire(Hook.EVAL_EPOCH_BEGIN, {})))
-    yield from _steps(Hook.EVAL_STEP_BEGIN, Hook.EVAL_STEP_END, 0, stops)
+    yield from _steps(Hook.EVAL_STEP_BEGIN, 0, stops, True)
     stops.hear((yield Fire(Hook.EVAL_EPOCH_END, {})))
     yield Need.METRICS
     stops.hear((yield Fire(Hook.EVAL_END, ending(stops.eval) if alone else {})))
 
 
-def _steps(begin: Hook, end: Hook, before: int, stops: _Stops) -> Generator[Fire | Need, Any, int]:
+def _steps(
+    begin: Hook, before: int, stops: _Stops, exact: bool
+) -> Generator[Fire | Need, Any, int]:
     """The steps of one epoch, numbered on from `before`; returns how many there were."""
     count = 0
     mode: Mode = "train" if begin is Hook.TRAIN_STEP_BEGIN else "eval"
-    while not stops.asked(mode) and (yield Need.BATCH):
+    end = Hook.TRAIN_STEP_END if mode == "train" else Hook.EVAL_STEP_END
+    while True:
+        asked = stops.asked(mode)
+        if (asked and exact) or not (yield Need.BOUND if asked else Need.BATCH):
+            return count
         count += 1
         stops.hear((yield Fire(begin, {"cur_step_num": before + count, "cur_batch_num": count})))
         yield Need.STEP
         stops.hear((yield Fire(end, {})))
-    return count
 
 
 class SequenceError(RailbusError, ValueError):

@@ -1,13 +1,14 @@
 """`Callback`: what users subclass."""
 
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from railbus.bus.sequencer import Policy
-from railbus.schemas.errors import ArgumentError, CallbackTypeError
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError, CallbackTypeError
 from railbus.schemas.hooks import LEGACY, Hook
 
+from .checks import count
 from .context import RunContext
 
 
@@ -25,11 +26,15 @@ class Callback:
     Attributes:
         on_error: what an exception in a hook, or a missed deadline, does: `"raise"` ends the run
             with it, `"stop"` asks the run to stop, `"detach"` goes on without this callback.
+        needs: how often, in steps of training, it looks at `train_network` or `optimizer`, for example
+            `{"train_network": 100}`. A block then ends there, so that the state is at hand; at any
+            other step it is computed anew, which costs up to a block's time.
         deadline: seconds a hook may take before the run goes on without it; None waits (C7).
     """
 
     on_error: Policy = "raise"
     deadline: float | None = None
+    needs: Mapping[str, int] = MappingProxyType({})
 
     def __enter__(self) -> "Callback":
         return self
@@ -127,6 +132,28 @@ def callback_list(callbacks: Any) -> list[Callback]:
             fix = "; make an instance of it" if isinstance(one, type) else ""
             raise CallbackTypeError(f"callbacks[{place}] must be a Callback, got {what}{fix}")
     return given
+
+
+def needs_of(callbacks: Sequence[Callback]) -> tuple[int, ...]:
+    """The step counts at whose multiples some callback needs the state.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: a `needs` that is no dict of `train_network` or
+            `optimizer` to a number of steps.
+    """
+    found = set()
+    for one in callbacks:
+        name = f"{type(one).__name__}.needs"
+        if not isinstance(one.needs, Mapping):
+            raise ArgumentTypeError(f"{name} must be a dict, got {one.needs!r}")
+        for thing, steps in one.needs.items():
+            if thing not in ("train_network", "optimizer"):
+                raise ArgumentError(
+                    f"{name} takes 'train_network' and 'optimizer', got {thing!r}; everything else "
+                    f"is in cb_params at every step"
+                )
+            found.add(count(f"{name}[{thing!r}]", steps, 1))
+    return tuple(sorted(found))
 
 
 def hooks_of(callback: Callback) -> frozenset[Hook]:

@@ -2,6 +2,7 @@
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal
@@ -63,6 +64,12 @@ class ModelCheckpoint(Callback):
         self._prefix, self._directory = prefix, directory
         self._config = CheckpointConfig() if config is None else config
         self._monitor, self._mode = monitor, mode
+
+    @property
+    def needs(self) -> Mapping[str, int]:  # type: ignore[override]  # follows from the config
+        """The network, whenever the schedule saves it."""
+        steps = 0 if self._monitor else self._config.save_checkpoint_steps
+        return {"train_network": steps} if steps else {}
 
     def on_train_begin(self, run_context: RunContext) -> None:
         """Settle folder and prefix of this run."""

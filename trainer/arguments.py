@@ -31,6 +31,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
     valid_frequency: Any = 1
     callbacks: Any = None
     sinking: bool = False
+    valid_sinking: bool = False
     sink_size: int = -1
     initial_epoch: Any = 0
     run_id: str | None = None
@@ -67,14 +68,15 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             )
         return self.run_id
 
-    def plan(self, train: BatchSource | None, valid: BatchSource | None) -> Plan:
+    def plan(self, train: BatchSource | None, valid: BatchSource | None, exact: bool) -> Plan:
         """The shape of the run.
 
         Raises:
             ArgumentError, ArgumentTypeError: for epochs or a frequency that cannot work.
             DatasetError: for data that cannot be read that often, or at all.
         """
-        self._mention_sinking()
+        if self.sink_size != -1:
+            logger.info("sink_size has no effect: every step is visible in any case")
         if train is None:
             assert valid is not None
             valid.peek()
@@ -93,6 +95,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             batch_num=train.size,
             valid_batch_num=None if valid is None else valid.size,
             valid_frequency=None if valid is None else _frequency(self.valid_frequency),
+            exact=exact,
         )
         train.check_epochs(epochs - initial)
         train.peek()
@@ -100,12 +103,6 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             valid.check_epochs(sum(map(plan.validates, range(initial + 1, epochs + 1))))
             valid.peek()
         return plan
-
-    def _mention_sinking(self) -> None:
-        if self.sinking or self.sink_size != -1:
-            logger.info(
-                "dataset_sink_mode and sink_size have no effect: every step is visible in any case"
-            )
 
 
 def _frequency(value: Any) -> int | tuple[int, ...]:

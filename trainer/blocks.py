@@ -1,6 +1,6 @@
 """Blocks: steps given to the device together, as one program (fused) or as calls (dispatched)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -29,7 +29,11 @@ class Form(NamedTuple):
 
 
 def choose(
-    fuse: Fuse, program: Program, modes: Sequence[Mode], carry: Carry, batch: Batch, arrays: Any
+    fuse: Fuse,
+    program: Program,
+    carry: Carry,
+    batches: Mapping[Mode, Batch],
+    arrays: Mapping[Mode, Any],
 ) -> Form:
     """The form of a run's blocks: a rule on the device and the steps' own programs (DESIGN 5).
 
@@ -44,24 +48,38 @@ def choose(
     CPU, a batch of over 4 MiB                       | dispatched
     otherwise                                        | fused
 
+    Args:
+        batches: the first one of each dataset.
+        arrays: a dataset's, where they are on the device.
+
     Raises:
         ArgumentError: `fuse=True` for a step that cannot be looped.
     """
     if fuse is False:
         return Form(False, "asked for")
-    obstacle = _obstacle(batch)
-    for mode in modes:
-        obstacle = obstacle or _unlike(program, mode, carry, batch, arrays)
-    if obstacle and fuse is True:
-        raise ArgumentError(f"fuse=True cannot work: {obstacle}")
-    if obstacle or fuse is True:
-        return Form(fuse is True, obstacle or "asked for")
-    if jax.default_backend() == "cpu":
-        if any(_convolves(_traced(program, mode, carry, batch, arrays).jaxpr) for mode in modes):
-            return Form(False, "convolutions in a loop are slow on CPU")
-        if _size(batch.layout) > LARGE_BATCH and arrays is None:
-            return Form(False, "large batches in a loop are slow on CPU")
-    return Form(True, "one program per block")
+    slow = None
+    for mode, batch in batches.items():
+        traced = _traced(program, mode, carry, batch, arrays.get(mode))
+        obstacle = _obstacle(batch) or _unlike(program, mode, carry, traced)
+        if obstacle and fuse is True:
+            raise ArgumentError(f"fuse=True cannot work: {obstacle}")
+        if obstacle:
+            return Form(False, obstacle)
+        slow = slow or _slow(traced, batch)
+    if fuse is True:
+        return Form(True, "asked for")
+    return Form(False, slow) if slow else Form(True, "one program per block")
+
+
+def _slow(traced: Any, batch: Batch) -> str | None:
+    """Why the step is slower in a loop, if it is."""
+    if jax.default_backend() != "cpu":
+        return None
+    if "conv_general_dilated" in _primitives(traced.jaxpr.jaxpr):
+        return "convolutions in a loop are slow on CPU"
+    if _size(_fed(batch)) > LARGE_BATCH:
+        return "large batches in a loop are slow on CPU"
+    return None
 
 
 class Outputs:
@@ -101,7 +119,7 @@ class Runner:
     """
 
     def __init__(
-        self, program: Program, fused: bool, arrays: dict[Mode, Any], donate: bool = False
+        self, program: Program, fused: bool, arrays: Mapping[Mode, Any], donate: bool = False
     ) -> None:
         self.program, self.fused, self.donate = program, fused, donate
         self._arrays = arrays
@@ -149,7 +167,7 @@ class Runner:
             buffers = self._filled(mode, batches, rows)
             changing, tree = block(arrays, constant, changing, buffers, np.int32(count))
             return changing, Outputs(tree, count, True, buffers)
-        step, trees = self.program.step(mode), []
+        step, trees = self.program.step(mode, self.donate and mode == "train"), []
         for batch in batches:
             changing, tree = step(arrays, constant, changing, _leaves(batch))
             trees.append(tree)
@@ -208,9 +226,8 @@ def _obstacle(batch: Batch) -> str | None:
     return None
 
 
-def _unlike(program: Program, mode: Mode, carry: Carry, batch: Batch, arrays: Any) -> str | None:
+def _unlike(program: Program, mode: Mode, carry: Carry, traced: Any) -> str | None:
     """Why a step's result cannot be the next step's input, if so."""
-    traced = _traced(program, mode, carry, batch, arrays)
     after, outputs = traced.out_info
     before = carry.state if mode == "train" else carry.evaluation or program.init_evaluation
     if not same_structure(before, after):
@@ -226,10 +243,6 @@ def _unlike(program: Program, mode: Mode, carry: Carry, batch: Batch, arrays: An
     if any(not isinstance(leaf.dtype, np.dtype) for leaf in jax.tree.leaves(outputs)):
         return "a step gives keys"
     return None
-
-
-def _convolves(jaxpr: Any) -> bool:
-    return any(name == "conv_general_dilated" for name in _primitives(jaxpr.jaxpr))
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:

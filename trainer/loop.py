@@ -11,7 +11,8 @@ from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.lifecycle import Fire, Need, Plan, lifecycle
 from railbus.schemas.params import Ledger, Live
 
-from .pipeline import Block, Moment, Pipeline
+from .moment import Block, Moment
+from .pipeline import Pipeline
 from .program import Program, TrainState
 from .result import RunStats
 from .state import Handles, live_batch
@@ -41,7 +42,6 @@ class RunLoop:
         self._plan, self._program, self._pipeline, self._stats = plan, program, pipeline, stats
         self._moments = lifecycle(plan)
         self._moment: Fire | Need | None = next(self._moments)
-        self._committed = self._ending = pipeline.here
         self._block: Block | None = None
         self._steps: TakenSteps | None = None
         self._measured: tuple[dict[str, Any], dict[str, Any]] = {}, {}
@@ -58,11 +58,6 @@ class RunLoop:
         """What the run carries at the present event."""
         return self._pipeline.here
 
-    @property
-    def committed(self) -> TrainState:
-        """The state after the last step whose end was committed, changes of callbacks included."""
-        return self._committed.state
-
     def drive(self, publisher: Publisher) -> None:
         """The whole run, from its first event to its last."""
         while self._moment is not None:
@@ -71,9 +66,14 @@ class RunLoop:
             else:
                 self._moment = self._next(self._meet(self._moment))
 
-    def end(self) -> None:
-        """Hand back what was read and not trained on."""
-        self._pipeline.end()
+    def end(self) -> TrainState | None:
+        """Hand back what was read and not trained on.
+
+        Returns:
+            The state after the last step whose end was committed, changes of callbacks included;
+            None where a block has failed that had overwritten it.
+        """
+        return self._pipeline.end()
 
     def _drafts(self) -> Drafts:
         """The events up to where the run must wait for the device: one burst."""
@@ -102,7 +102,7 @@ class RunLoop:
         if hook is Hook.TRAIN_STEP_BEGIN:
             return {"train_dataset_element": live_batch(self._pipeline.batch)}
         if hook is Hook.TRAIN_STEP_END:
-            self._ending = here = self._pipeline.here
+            here = self._pipeline.here
             outputs = {"net_outputs": self._outputs["train"]}
             return {**outputs, **self.traced.moved, **self.handles.at(here)}
         match hook:
@@ -137,15 +137,15 @@ class RunLoop:
         elif hook is Hook.TRAIN_STEP_END:
             self._pipeline.commit()
             self.step += 1
-            self._committed = self._ending
-        if decision.patches and self.traced.heed(decision, self.ledger):
-            self._pipeline.change(self.traced.applied, between=not hook.is_step)
-            self._committed = self._pipeline.here
+        if decision.patches and (apply := self.traced.heed(decision, self.ledger)) is not None:
+            self._pipeline.change(apply, between=not hook.is_step)
 
     def _meet(self, need: Need) -> bool | None:
         """What the lifecycle asks for."""
         if need is Need.BATCH:
             return self._pipeline.more()
+        if need is Need.BOUND:
+            return self._pipeline.bound()
         if need is Need.STEP:
             self._step()
         elif need is Need.METRICS:

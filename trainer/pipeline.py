@@ -11,6 +11,7 @@ from railbus.schemas.hooks import Mode
 from .arrays import Batch
 from .batches import BatchSource, Pass
 from .blocks import Runner
+from .moment import Block, Moment
 from .program import Carry, TrainState
 from .result import RunStats
 from .runahead import Pace
@@ -18,73 +19,14 @@ from .runahead import Pace
 logger = logging.getLogger(__name__)
 
 
-class Block:
-    """Steps on the device, all of one pass.
-
-    Attributes:
-        start, end: what the run carries before and after it.
-        began, ended: when the device was at it, in nanoseconds of the performance counter.
-        given: when it had been compiled and was on its way.
-        landed: the outputs have arrived.
-    """
-
-    def __init__(
-        self, runner: Runner, passing: Pass, mode: Mode, start: Carry, batches: Sequence[Batch]
-    ) -> None:
-        self.passing, self.mode, self.batches, self.start = passing, mode, batches, start
-        self.began = self.ended = time.perf_counter_ns()
-        self.end, self.outputs = runner.run(mode, start, batches)
-        self.given = time.perf_counter_ns()
-        self.landed = False
-        self._runner = runner
-        self._inside = 0, start
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def at(self, place: int) -> Carry:
-        """What the run carries after so many of its steps; done again where that is inside."""
-        if place == len(self):
-            return self.end
-        done, carry = self._inside if self._inside[0] <= place else (0, self.start)
-        if done < place:
-            carry, _ = self._runner.run(self.mode, carry, self.batches[done:place])
-            self._inside = place, carry
-        return carry
-
-    def time(self, place: int) -> int:
-        """When the device had done so many of its steps, as if all had taken equally long."""
-        return self.began + (self.ended - self.began) * place // len(self)
-
-
-class Moment:
-    """What the run carries at one point of it, computed when somebody asks."""
-
-    __slots__ = ("_block", "_carry", "_place")
-
-    def __init__(self, block: Block | None, place: int = 0, carry: Carry | None = None) -> None:
-        self._block, self._place, self._carry = block, place, carry
-
-    @property
-    def carry(self) -> Carry:
-        """It, bit for bit as if the device had waited there (C5)."""
-        if self._carry is None:
-            assert self._block is not None
-            self._carry, self._block = self._block.at(self._place), None
-        return self._carry
-
-    @property
-    def state(self) -> TrainState:
-        """The training state of it."""
-        return self.carry.state
-
-
 class Pipeline:
     """Where a run is, and the blocks that the device has been given beyond that point.
 
     The run asks for one batch and one step after another and finds each as if it had just been
     computed. What the run does not come to, after a stop, or must not have happened, after a
-    change, `_rewind` takes back; nothing else does.
+    change, `_rewind` takes back; nothing else does. Where the runner overwrites states
+    (`exact=False`) training steps cannot be taken back: stops and changes wait until those on the
+    device are through.
 
     Args:
         modes: the run's passes over data, if nobody stops it.
@@ -117,6 +59,8 @@ class Pipeline:
         self._ended: int | None = None
         self._compiled: set[Any] = set()
         self._suspect: tuple[Exception, int] | None = None
+        self._waiting: list[Callable[[TrainState], TrainState]] = []
+        self._lost = False
         self._shut: dict[Mode, bool] = {}
         self._changed = False
         self._open_step = False
@@ -186,6 +130,13 @@ class Pipeline:
                 self._current.peek()
         return waits or self._current.more()
 
+    def bound(self) -> bool:
+        """Whether a training step is on the device that cannot be taken back."""
+        return self._runner.donate and any(
+            block.mode == "train" and (block is not self._queue[0] or self._used < len(block))
+            for block in self._queue
+        )
+
     def take(self) -> tuple[Block, int]:
         """The next step: its block and its place in it; waits for the device where it must.
 
@@ -214,17 +165,29 @@ class Pipeline:
             between: two passes, so the next such place is not run past before its callbacks had
                 their say.
         """
+        if self.bound():
+            self._waiting.append(apply)
+            return
         wasted = self._rewind()
         self._base = self._base._replace(state=apply(self._base.state))
         self._changed = self._changed or between
         self._pace.rolled_back(wasted)
 
-    def end(self) -> None:
-        """The run is over: what it has not come to goes back, a step that has not ended too."""
-        self._used -= self._open_step
-        self._rewind()
+    def end(self) -> TrainState | None:
+        """The run is over: what it has not come to goes back, a step that has not ended too.
+
+        Returns:
+            The state where it ended; None where a block has failed that had overwritten it.
+        """
+        if self._runner.donate and self._queue and self._queue[0].mode == "train":
+            self._base = self._queue[-1].end
+            self._queue.clear()
+        else:
+            self._used -= self._open_step
+            self._rewind()
         while self._passes:
             self._passes.pop().close()
+        return None if self._lost else self._base.state
 
     def _rewind(self) -> int:
         """Here is where the run is; nothing after it has happened. Returns the steps in vain.
@@ -256,6 +219,10 @@ class Pipeline:
             self._base, self._used = head.end, 0
             self._runner.release(head.mode, head.batches, head.outputs)
             self._pace.committed()
+        if self._waiting and not self.bound():
+            for apply in self._waiting:
+                self._base = self._base._replace(state=apply(self._base.state))
+            self._waiting.clear()
 
     def _run_ahead(self) -> None:
         """Give the device what it can have beyond the oldest block.
@@ -263,10 +230,23 @@ class Pipeline:
         What goes wrong there is raised when the run comes to it, and asks for it again.
         """
         try:
-            while len(self._queue) <= self._ahead and self._dispatch():
+            while len(self._queue) <= self._ahead and not self._held() and self._dispatch():
                 pass
         except Exception as error:
             logger.debug("running ahead ends before %s", type(error).__name__)
+
+    def _held(self) -> bool:
+        """Whether what follows would overwrite a state that somebody needs."""
+        if not self._runner.donate:
+            return False
+        return bool(self._waiting) or any(self._tip_step % one == 0 for one in self._every)
+
+    @property
+    def _tip_step(self) -> int:
+        """The training step after which the device has nothing to do."""
+        waiting = sum(len(block) for block in self._queue if block.mode == "train")
+        begun = self._used if self._queue and self._queue[0].mode == "train" else 0
+        return self.steps + waiting - begun
 
     @property
     def _ahead(self) -> int:
@@ -288,6 +268,8 @@ class Pipeline:
         except BaseException:
             passing.give_back(batches)
             raise
+        if self._queue:
+            self._queue[-1].spent = self._runner.donate and mode == "train"
         self._queue.append(block)
         self._stats.blocks += 1
         return True
@@ -295,9 +277,7 @@ class Pipeline:
     def _length(self, mode: Mode, tip: Carry, batch: Batch) -> int:
         length = min(self._pace.length, self._runner.longest(mode, tip, batch))
         if mode == "train":
-            waiting = sum(len(block) for block in self._queue if block.mode == "train")
-            done = self.steps + waiting - (self._used if self._queue else 0)
-            length = min([length, *(one - done % one for one in self._every)])
+            length = min([length, *(one - self._tip_step % one for one in self._every)])
         return 1 if self._suspect else length
 
     def _crosses(self) -> bool:
@@ -305,8 +285,8 @@ class Pipeline:
         if self._reading + 1 == len(self._passes) and not self._open():
             return False
         upcoming = self._passes[self._reading + 1]
-        fixed = not hasattr(upcoming.source.dataset, "set_epoch")
-        return fixed and not self._shut.get(self._mode(upcoming), False)
+        free = not (self._runner.donate or hasattr(upcoming.source.dataset, "set_epoch"))
+        return free and not self._shut.get(self._mode(upcoming), False)
 
     def _open(self) -> bool:
         mode = next(self._modes, None)
@@ -354,6 +334,14 @@ class Pipeline:
             Exception: `error`, where the block was one step.
         """
         length = len(block)
+        if self._runner.donate and block.mode == "train":
+            self._lost = True
+            self._queue.clear()
+            error.add_note(
+                "railbus: it came from a block of several steps, which one is not known; with "
+                "exact=False the state before it is overwritten and cannot be tried again"
+            )
+            raise error
         self._rewind()
         if length == 1:
             raise error

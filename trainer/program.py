@@ -68,7 +68,7 @@ class Program:
         self._network, self._eval_network = network, eval_network
         self._loss_fn, self._optimizer = loss_fn, optimizer
         self._loss = MetricSet({"loss": MeanLoss()})
-        self._compiled: dict[tuple[Mode, str], Any] = {}
+        self._compiled: dict[tuple[Mode, str, bool], Any] = {}
         self._predict = jax.jit(self._predict_step)
 
     def init_optimizer(self, values: Values) -> Any:
@@ -80,12 +80,15 @@ class Program:
         """The metrics' state before the first batch."""
         return self.metrics.init(), self._loss.init()
 
-    def step(self, mode: Mode) -> Any:
+    def step(self, mode: Mode, donate: bool = False) -> Any:
         """One step, compiled: `(arrays, constant, changing, batch) -> changing, outputs`.
 
         Training changes a `TrainState` and has no constant; evaluation changes the metrics' state,
         with the network's `Values` as constant. `arrays` hold the data set where it is on the
         device, and `batch` then its rows; None where a batch holds arrays.
+
+        Args:
+            donate: whether `changing` may be overwritten.
         """
         plain = self._train_step if mode == "train" else self._eval_step
 
@@ -94,7 +97,7 @@ class Program:
                 batch = tuple(array[batch[0]] for array in arrays)
             return plain(constant, changing, batch)
 
-        return self._once((mode, "step"), lambda: jax.jit(step))
+        return self._jitted(mode, "step", step, donate)
 
     def block(self, mode: Mode, donate: bool) -> Any:
         """A fused block, `(arrays, constant, changing, batches, n) -> changing, outputs`.
@@ -129,9 +132,7 @@ class Program:
 
             return lax.fori_loop(0, n, body, (changing, outputs))
 
-        kind = "donating block" if donate else "block"
-        donated = (2,) if donate else ()
-        return self._once((mode, kind), lambda: jax.jit(block, donate_argnums=donated))
+        return self._jitted(mode, "block", block, donate)
 
     def results(self, evaluation: Any) -> tuple[dict[str, Any], float]:
         """The metrics, and the mean loss over samples."""
@@ -155,9 +156,10 @@ class Program:
             )
         return tuple(batch[:-1])
 
-    def _once(self, key: tuple[Mode, str], make: Callable[[], Any]) -> Any:
+    def _jitted(self, mode: Mode, kind: str, function: Callable[..., Any], donate: bool) -> Any:
+        key = mode, kind, donate
         if key not in self._compiled:
-            self._compiled[key] = make()
+            self._compiled[key] = jax.jit(function, donate_argnums=(2,) if donate else ())
         return self._compiled[key]
 
     def _losses(self, outputs: Any, batch: Batch) -> tuple[Any, Any, bool]:

@@ -19,6 +19,7 @@ from railbus.subscribers.callback import Callback
 from railbus.subscribers.roster import Roster
 
 from .loop import RunLoop
+from .program import TrainState
 from .result import RunResult, RunStats, Status
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Execution:
     Args:
         facts: what `cb_params` holds from the first event on.
         begin: called with the loop before anything is entered; may refuse by raising.
-        finish: called with the loop when the callbacks have been exited.
+        finish: called with the loop and its last state when the callbacks have been exited.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Execution:
         callbacks: Sequence[Callback],
         facts: Mapping[str, Any],
         begin: Callable[[RunLoop], None],
-        finish: Callable[[RunLoop], None],
+        finish: Callable[[RunLoop, TrainState | None], None],
         stats: RunStats,
     ) -> None:
         self.run_id, self.loop, self.stats = run_id, loop, stats
@@ -63,8 +64,7 @@ class Execution:
             self._drive(log)
             self._exit()
         log.close()
-        self.loop.end()
-        self._finish(self.loop)
+        self._finish(self.loop, self.loop.end())
         self.stats.seconds = time.perf_counter() - began
         self.stats.callbacks = {one.role.name: one.tally for one in self.roster.participants}
 

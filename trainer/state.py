@@ -13,8 +13,8 @@ from railbus.schemas.params import Live
 
 from .arrays import Batch, Layout
 from .checkpoint import save_checkpoint, write_tree
+from .moment import Moment
 from .outputs import stub
-from .pipeline import Moment
 from .program import TrainState
 from .tree import same_structure
 

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .moment import Block
 from .outputs import ArrayHandle, Column, array_stub, columns, together
-from .pipeline import Block
 
 
 class TakenSteps:

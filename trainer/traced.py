@@ -11,8 +11,9 @@ from railbus.schemas.hooks import Mode
 from railbus.schemas.params import Ledger
 
 from .hyperparams import replace, scheduled, values_of
+from .moment import Moment
 from .network import Values
-from .pipeline import Moment, Pipeline
+from .pipeline import Pipeline
 from .program import Carry, TrainState
 from .state import Handles, replaced_params
 from .tree import shapes_of
@@ -36,7 +37,6 @@ class Traced:
         self._names = frozenset({*self.values, "train_network"} if trains else ())
         self._shapes = shapes_of(state.network.params)
         self._pipeline, self._handles = pipeline, handles
-        self._patched: dict[str, Any] = {}
 
     def follow(self, hyperparams: Mapping[str, Any]) -> None:
         """What a step has used."""
@@ -52,26 +52,21 @@ class Traced:
             checks["train_network"] = self._check_params
         return checks
 
-    def heed(self, decision: Decision, ledger: Ledger) -> bool:
-        """Take note of what a committed event has patched; whether that was anything traced."""
-        self._patched = {
-            name: ledger.params[name]
-            for _, patch in decision.patches
-            for name in patch
-            if name in self._names
-        }
-        for name, value in self._patched.items():
-            if name != "train_network":
-                self.values[name] = value
-        return bool(self._patched)
+    def heed(self, decision: Decision, ledger: Ledger) -> Callable[[TrainState], TrainState] | None:
+        """What a committed event's patches make of a state; None where they change nothing traced."""
+        names = {name for _, patch in decision.patches for name in patch} & self._names
+        if not names:
+            return None
+        patched = {name: ledger.params[name] for name in names}
+        network = patched.pop("train_network", None)
+        self.values |= patched
 
-    def applied(self, state: TrainState) -> TrainState:
-        """`state` with those patches."""
-        hyperparams = dict(self._patched)
-        network = hyperparams.pop("train_network", None)
-        params = state.network.params if network is None else network.params
-        optimizer = replace(state.optimizer, hyperparams) if hyperparams else state.optimizer
-        return TrainState(Values(params, state.network.rest), optimizer)
+        def apply(state: TrainState) -> TrainState:
+            params = state.network.params if network is None else network.params
+            optimizer = replace(state.optimizer, patched) if patched else state.optimizer
+            return TrainState(Values(params, state.network.rest), optimizer)
+
+        return apply
 
     def _check(self, name: str) -> Callable[[Any], Any]:
         like = np.asarray(self.values[name])

@@ -9,23 +9,19 @@ import optax
 
 from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
-from railbus.schemas.hooks import Mode
-from railbus.schemas.lifecycle import Plan
+from railbus.subscribers.callback import needs_of
 
 from .arguments import Arguments
-from .arrays import Batch
-from .batches import BatchSource
-from .blocks import Runner, choose
 from .loop import RunLoop
 from .metrics import MetricSet
 from .network import FunctionalNetwork, Values, adapt
-from .pipeline import Pipeline
-from .program import Carry, Program, TrainState
+from .program import Program, TrainState
 from .result import RunResult, RunStats
 from .run import Execution, Run, carry_out, start
-from .runahead import Pace, RunAhead, checked
+from .runahead import RunAhead, checked
+from .setup import pipeline_of, sources_of
 from .state import live
-from .tree import bytes_of, same_structure
+from .tree import same_structure
 
 
 class Trainer:
@@ -104,7 +100,8 @@ class Trainer:
             epoch: number of the last epoch.
             train_dataset: an iterable of batches, iterated once per epoch.
             callbacks: a `Callback`, or a list or tuple of them.
-            dataset_sink_mode: accepted, without effect: every step is visible in any case.
+            dataset_sink_mode: keep an `ArrayDataset` that fits on the device and pick batches
+                there; every step is visible in any case.
             sink_size: accepted, without effect.
             run_id: the run's name on the bus; made from the time by default.
 
@@ -155,7 +152,8 @@ class Trainer:
             valid_dataset=valid_dataset,
             valid_frequency=valid_frequency,
             callbacks=callbacks,
-            sinking=dataset_sink_mode or valid_dataset_sink_mode,
+            sinking=dataset_sink_mode,
+            valid_sinking=valid_dataset_sink_mode,
             sink_size=sink_size,
             initial_epoch=initial_epoch,
             run_id=run_id,
@@ -182,7 +180,7 @@ class Trainer:
             kind="eval",
             valid_dataset=valid_dataset,
             callbacks=callbacks,
-            sinking=dataset_sink_mode,
+            valid_sinking=dataset_sink_mode,
             run_id=run_id,
         )
         return dict(carry_out(self.bus, self._prepare(arguments)).metrics)
@@ -254,31 +252,16 @@ class Trainer:
             raise ArgumentError("an evaluation needs metrics, for example metrics={'accuracy'}")
         if arguments.kind != "eval" and self.optimizer is None:
             raise ArgumentError("training needs an optimizer, for example optax.sgd(1e-2)")
-        sources = _sources(arguments)
-        plan = arguments.plan(sources.get("train"), sources.get("eval"))
+        settings, every = checked(self.run_ahead), needs_of(callbacks)
+        sources, arrays = sources_of(arguments, settings)
+        plan = arguments.plan(sources.get("train"), sources.get("eval"), settings.exact)
         first = sources["train" if plan.mode == "train" else "eval"].peek()
-        state = self._state_for(self._program.inputs(first))
-        stats = RunStats()
-        pipeline = self._pipeline(plan, sources, callbacks, state, first, stats)
+        state, stats = self._state_for(self._program.inputs(first)), RunStats()
+        pipeline = pipeline_of(self._program, settings, plan, sources, arrays, every, state, stats)
         loop = RunLoop(plan, self._program, pipeline, self.network, stats)
         facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
+        facts["dataset_sink_mode"] = bool(arrays)
         return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats)
-
-    def _pipeline(
-        self,
-        plan: Plan,
-        sources: dict[Mode, BatchSource],
-        callbacks: list[Any],
-        state: TrainState,
-        batch: Batch,
-        stats: RunStats,
-    ) -> Pipeline:
-        settings, carry = checked(self.run_ahead), Carry(state)
-        form = choose(settings.fuse, self._program, list(sources), carry, batch, None)
-        stats.fused, stats.form, stats.exact = form.fused, form.reason, settings.exact
-        runner = Runner(self._program, form.fused, {})
-        pace = Pace(settings, bytes_of(state), bytes_of(tuple(batch)))
-        return Pipeline(runner, sources, plan.passes(), pace, (), state, stats)
 
     def _begin(self, loop: RunLoop) -> None:
         if not loop.trains:
@@ -287,11 +270,13 @@ class Trainer:
             raise BusClosed("this trainer is training already; use a second Trainer")
         self._training = loop
 
-    def _finish(self, loop: RunLoop) -> None:
-        if self._training is loop:
-            self._training = None
-            self._state = loop.committed
-            self._adapted.store(loop.committed.network)
+    def _finish(self, loop: RunLoop, state: TrainState | None) -> None:
+        if self._training is not loop:
+            return
+        self._training = None
+        if state is not None:
+            self._state = state
+            self._adapted.store(state.network)
 
     def _state_for(self, inputs: tuple[Any, ...]) -> TrainState:
         """The state that a run begins with; inside a hook that of the run under way."""
@@ -319,17 +304,7 @@ class Trainer:
         }
         facts: dict[str, Any] = {"parallel_mode": "stand_alone", "device_number": 1}
         facts |= {name: live(name, it) for name, it in things.items() if it is not None}
-        facts["dataset_sink_mode"] = False
         if loop.trains:
             facts["epoch_num"] = arguments.epoch - arguments.initial_epoch
             facts |= loop.traced.values | loop.handles.at(loop.here)
         return facts
-
-
-def _sources(arguments: Arguments) -> dict[Mode, BatchSource]:
-    sources: dict[Mode, BatchSource] = {}
-    if arguments.kind != "eval":
-        sources["train"] = BatchSource(arguments.train_dataset, "train_dataset")
-    if arguments.validates or arguments.kind == "eval":
-        sources["eval"] = BatchSource(arguments.valid_dataset, "valid_dataset")
-    return sources
