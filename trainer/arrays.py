@@ -105,13 +105,15 @@ class Picked(Sequence[Any]):
 
     Args:
         arrays: those of the data set, on the host.
-        rows: which samples, an int32 array.
+        rows: which samples.
     """
 
     __slots__ = ("_arrays", "layout", "rows")
 
-    def __init__(self, arrays: Sequence[Any], rows: Rows) -> None:
-        self._arrays, self.rows = arrays, rows
+    def __init__(self, arrays: Sequence[Any], rows: slice | Rows) -> None:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(arrays[0])))
+        self._arrays, self.rows = arrays, rows.astype(np.int32)
         count = len(rows)
         self.layout: Layout = tuple(((count, *one.shape[1:]), one.dtype) for one in arrays)
 

@@ -62,6 +62,7 @@ class Pipeline:
         self._waiting: list[Callable[[TrainState], TrainState]] = []
         self._lost = False
         self._shut: dict[Mode, bool] = {}
+        self._stopped = False
         self._changed = False
         self._open_step = False
 
@@ -79,9 +80,9 @@ class Pipeline:
             return 0
         return len(self._queue[0]) - self._used
 
-    @property
     def batch(self) -> Batch:
         """That of the coming step."""
+        self._pop()
         if self._queue:
             return self._queue[0].batches[self._used]
         assert self._current is not None
@@ -132,10 +133,8 @@ class Pipeline:
 
     def bound(self) -> bool:
         """Whether a training step is on the device that cannot be taken back."""
-        return self._runner.donate and any(
-            block.mode == "train" and (block is not self._queue[0] or self._used < len(block))
-            for block in self._queue
-        )
+        unused = sum(len(block) for block in self._queue if block.mode == "train") - self._used
+        return self._runner.donate and unused > 0
 
     def take(self) -> tuple[Block, int]:
         """The next step: its block and its place in it; waits for the device where it must.
@@ -146,13 +145,18 @@ class Pipeline:
         while not self.left:
             if not self._queue:
                 self._dispatch()
-            self._run_ahead()
-            self._land(self._queue[0])
+            if self._queue:
+                self._run_ahead()
+                self._land(self._queue[0])
         self._used += 1
         self._open_step = True
         head = self._queue[0]
         self.steps += head.mode == "train"
         return head, self._used - 1
+
+    def stop(self) -> None:
+        """The run will not come to another pass of training."""
+        self._stopped = True
 
     def commit(self) -> None:
         """The end of the step that was taken is committed: it will not be taken back."""
@@ -219,7 +223,7 @@ class Pipeline:
             self._base, self._used = head.end, 0
             self._runner.release(head.mode, head.batches, head.outputs)
             self._pace.committed()
-        if self._waiting and not self.bound():
+        if self._waiting and not self._queue:
             for apply in self._waiting:
                 self._base = self._base._replace(state=apply(self._base.state))
             self._waiting.clear()
@@ -239,7 +243,10 @@ class Pipeline:
         """Whether what follows would overwrite a state that somebody needs."""
         if not self._runner.donate:
             return False
-        return bool(self._waiting) or any(self._tip_step % one == 0 for one in self._every)
+        reading = self._mode(self._passes[self._reading])
+        if self._waiting or (self._stopped and reading == "train"):
+            return True
+        return any(self._tip_step % one == 0 for one in self._every)
 
     @property
     def _tip_step(self) -> int:
@@ -265,9 +272,12 @@ class Pipeline:
         batches = passing.read(self._length(mode, tip, passing.peek()))
         try:
             block = Block(self._runner, passing, mode, tip, batches)
-        except BaseException:
+        except Exception as error:
             passing.give_back(batches)
-            raise
+            if self._queue:
+                raise
+            self._search(mode, len(batches), error)
+            return True
         if self._queue:
             self._queue[-1].spent = self._runner.donate and mode == "train"
         self._queue.append(block)
@@ -281,7 +291,9 @@ class Pipeline:
         return 1 if self._suspect else length
 
     def _crosses(self) -> bool:
-        """Whether to read on into the next pass, which is then the last of `_passes` or before."""
+        """Whether to read on into the next pass, which is then the one after `_reading`."""
+        if self._stopped:
+            return False
         if self._reading + 1 == len(self._passes) and not self._open():
             return False
         upcoming = self._passes[self._reading + 1]
@@ -304,7 +316,7 @@ class Pipeline:
         try:
             block.outputs.wait()
         except Exception as error:
-            self._search(block, error)
+            self._search(block.mode, len(block), error)
             return
         self._note(block, asked, None if ready else time.perf_counter_ns())
         block.landed = True
@@ -327,20 +339,20 @@ class Pipeline:
         self._stats.host_waited += (now - asked) / 1e9
         self._stats.device_busy += (block.ended - block.began) / 1e9
 
-    def _search(self, block: Block, error: Exception) -> None:
-        """A block has failed: do its steps one by one, so that those before the wrong one count.
+    def _search(self, mode: Mode, length: int, error: Exception) -> None:
+        """The oldest block has failed: do its steps alone, so that those before the wrong one count.
 
         Raises:
-            Exception: `error`, where the block was one step.
+            Exception: `error`, where the block was one step or cannot be done again.
         """
-        length = len(block)
-        if self._runner.donate and block.mode == "train":
+        if self._runner.donate and mode == "train":
             self._lost = True
             self._queue.clear()
-            error.add_note(
-                "railbus: it came from a block of several steps, which one is not known; with "
-                "exact=False the state before it is overwritten and cannot be tried again"
-            )
+            if length > 1:
+                error.add_note(
+                    f"railbus: it came from a block of {length} steps, which one is not known; with "
+                    f"exact=False the state before it is overwritten and cannot be tried again"
+                )
             raise error
         self._rewind()
         if length == 1:

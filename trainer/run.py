@@ -157,6 +157,11 @@ class Run:
         self._bus, self._execution = bus, execution
         self._ended = anyio.Event()
 
+    @property
+    def stats(self) -> RunStats:
+        """What it has done and cost so far."""
+        return self._execution.stats
+
     def events(
         self, hooks: Collection[Hook | str] | None = None, every: int = 1, since: int | None = 0
     ) -> Observer:
