@@ -31,8 +31,8 @@ class Window:
         """Take in `entry`; returns what had to leave for it, oldest first."""
         self.entries.append(entry)
         self._used += len(entry.event.snapshot)
-        if len(self.entries) <= self._events and self._used <= self._size:
-            return ()
+        if self._used <= self._size:
+            return () if len(self.entries) <= self._events else (self.pop(),)
         left = []
         while len(self.entries) > self._events or (
             self._used > self._size and len(self.entries) > 1
@@ -63,6 +63,9 @@ class Observer:
     Yields `Event`s, and a `Gap` in the place of events that were lost. It never slows the run:
     when its buffer is full the oldest events make room. The iteration ends with the run, after
     what is buffered. Dropping or closing it detaches it.
+
+    Attributes:
+        closed: it takes no more events.
     """
 
     def __init__(
@@ -81,18 +84,21 @@ class Observer:
         self._every = every
         self._window = Window(buffer, buffer_bytes)
         self._gaps: dict[str, Gap] = {}
-        self._ended = False
+        self.closed = False
         self._wake: Callable[[], object] | None = None
         self._lock = threading.Lock()
 
     def wants(self, hook: Hook, ordinal: int) -> bool:
         """Whether it takes the `ordinal`-th event of `hook`; `every` thins out step hooks only."""
-        return hook in self._hooks and (ordinal % self._every == 0 or not hook.is_step)
+        if hook not in self._hooks:
+            return False
+        return self._every == 1 or ordinal % self._every == 0 or not hook.is_step
 
     def offer(self, entry: Committed) -> None:
         """A wanted event was committed; called by the log, from any thread."""
         with self._lock:
-            for lost in self._window.push(entry):
+            left = self._window.push(entry)
+            for lost in left:
                 self._lose(lost.event.run_id, lost.event.seq, lost.event.seq, "slow")
             wake, self._wake = self._wake, None
         if wake is not None:
@@ -106,15 +112,10 @@ class Observer:
     def close(self) -> None:
         """Take no more events; what is buffered can still be read."""
         with self._lock:
-            self._ended = True
+            self.closed = True
             wake, self._wake = self._wake, None
         if wake is not None:
             wake()
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more events."""
-        return self._ended
 
     def _lose(self, run_id: str, first: int, last: int, reason: str) -> None:
         before = self._gaps.get(run_id)
@@ -122,14 +123,14 @@ class Observer:
             first, reason = before.first, before.reason
         self._gaps[run_id] = Gap(run_id=run_id, first=first, last=last, reason=reason)
 
-    def _take(self, wake: Callable[[], object]) -> Event | Gap | None:
+    def _take(self, wake: Callable[[], object] | None) -> Event | Gap | None:
         """The next item; None when there is none yet (`wake` is called once there may be)."""
         with self._lock:
             if self._gaps:
                 return self._gaps.pop(next(iter(self._gaps)))
             if self._window.entries:
                 return self._window.pop().event
-            if self._ended:
+            if self.closed:
                 raise StopIteration
             self._wake = wake
             return None
@@ -138,6 +139,10 @@ class Observer:
         return self
 
     def __next__(self) -> Event | Gap:
+        if self._window.entries or self.closed:
+            item = self._take(None)
+            if item is not None:
+                return item
         arrived = threading.Event()
         while (item := self._take(arrived.set)) is None:
             arrived.wait()
@@ -166,7 +171,7 @@ class Observer:
         try:
             soon(arrived.set)
         except RuntimeError:  # that loop has ended, and its observer with it
-            self._ended = True
+            self.closed = True
 
     def __enter__(self) -> Self:
         return self

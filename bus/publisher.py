@@ -122,7 +122,7 @@ class Publisher:
         self.ledger = ledger
         self.sequencer = Sequencer(log.run_id, [member.role for member in participants])
         self.failed_by: str | None = None
-        self._log = log
+        self._log, self._run_id = log, log.run_id
         self._participants = tuple(participants)
         self._incarnation = incarnation
         self._begin_wall_ns = time.time_ns()
@@ -156,8 +156,8 @@ class Publisher:
         while draft is not None:
             turn.event = event = self._event(draft)
             turn.error = draft.error
-            sequencer.open(event, time.monotonic())
-            while (k := sequencer.turn) is not None:
+            k = sequencer.open(event, time.monotonic())
+            while k is not None:
                 turn.participant = participant = self._participants[k]
                 turn.worker = participant.worker(event.hook)
                 answer = yield turn
@@ -167,6 +167,7 @@ class Publisher:
                     sequencer.ack(k, answer, time.monotonic())
                 else:
                     self._expire(k)
+                k = sequencer.turn
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()
@@ -181,7 +182,7 @@ class Publisher:
         at = time.perf_counter_ns() if draft.at is None else draft.at
         self._last_ns = now = max(at - self._begin_ns, self._last_ns)
         return Event(
-            run_id=self._log.run_id,
+            run_id=self._run_id,
             incarnation=self._incarnation,
             seq=self.sequencer.seq,
             hook=draft.hook,

@@ -117,8 +117,8 @@ class Sequencer:
         self._outside: deque[tuple[str, str]] = deque()
         self._asked: dict[Mode, bool] = {"train": False, "eval": False}
 
-    def open(self, event: Event, now: float = 0.0) -> None:
-        """`event` begins; the first participant that wants it has the turn."""
+    def open(self, event: Event, now: float = 0.0) -> int | None:
+        """`event` begins; the first participant that wants it has the turn, and is returned."""
         if self.event is not None:
             raise OutOfTurn(f"{event} opened while {self.event} is not committed")
         if event.seq != self.seq:
@@ -128,6 +128,7 @@ class Sequencer:
         self.event, self._since = event, now
         self._acks, self._spoken = {}, False
         self._queue = self.wanting(event.hook)[::-1]
+        return self._queue[-1] if self._queue else None
 
     def wanting(self, hook: Hook) -> list[int]:
         """The attached participants that want `hook`, in order."""

@@ -10,7 +10,7 @@ from .hooks import Hook, Mode
 from .params import Snapshot
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One occurrence of a hook; `(run_id, incarnation, seq)` names it for ever.
 
     `seq` starts at 0 and has no gaps in the committed log. `time_ns` counts nanoseconds since the
@@ -44,7 +44,7 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
     scope: Mode
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class Ack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A participant's answer to one event: ok, or with a stop, a patch, or an error.
 
     `patch` maps a key of `cb_params` to its new packed value, or to None where it was removed.
@@ -61,7 +61,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the acks of one event amount to; all parts keep the order of the callback list."""
 
     run_id: str
@@ -97,7 +97,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """One entry of a run's committed log: an event and what its acks amounted to."""
 
     event: Event

@@ -7,7 +7,13 @@ Mode = Literal["train", "eval"]
 
 
 class Hook(StrEnum):
-    """A point of a run; the value is the name of the callback method (MindSpore's names)."""
+    """A point of a run; the value is the name of the callback method (MindSpore's names).
+
+    Attributes:
+        mode: `"train"`, `"eval"`, or None for `on_exception`, which belongs to both.
+        alias: MindSpore's older name (`step_end`), which serves training and evaluation alike.
+        is_step: whether it fires once a batch.
+    """
 
     TRAIN_BEGIN = "on_train_begin"
     TRAIN_EPOCH_BEGIN = "on_train_epoch_begin"
@@ -23,25 +29,15 @@ class Hook(StrEnum):
     EVAL_END = "on_eval_end"
     EXCEPTION = "on_exception"
 
-    @property
-    def mode(self) -> Mode | None:
-        """`"train"`, `"eval"`, or None for `on_exception`, which belongs to both."""
-        if self is Hook.EXCEPTION:
-            return None
-        return "train" if self.startswith("on_train") else "eval"
+    def __init__(self, name: str) -> None:
+        ends = name == "on_exception"
+        self.mode: Mode | None = None if ends else "train" if "_train_" in name else "eval"
+        self.alias = None if ends else name.removeprefix("on_train_").removeprefix("on_eval_")
+        self.is_step = "_step_" in name
 
-    @property
-    def alias(self) -> str | None:
-        """MindSpore's older name (`step_end`), which serves training and evaluation alike."""
-        if self is Hook.EXCEPTION:
-            return None
-        return self.removeprefix("on_train_").removeprefix("on_eval_")
-
-    @property
-    def is_step(self) -> bool:
-        """Whether it fires once a batch."""
-        return self in STEPS
+    # Enum's own is a Python function, and hooks are looked up several times an event.
+    __hash__ = str.__hash__
 
 
-STEPS = frozenset(hook for hook in Hook if "_step_" in hook)
+STEPS = frozenset(hook for hook in Hook if hook.is_step)
 LEGACY = tuple(dict.fromkeys(hook.alias for hook in Hook if hook.alias is not None))

@@ -137,6 +137,7 @@ class Ledger:
         self.traced = dict(traced or {})
         self.writing = False
         self._entries: dict[str, bytes] = {}
+        self._starts: dict[str, bytes] = {}
         self._snapshot: bytes | None = None
         self._patch: Patch = {}
         self._undo: dict[str, tuple[Any, bytes | None]] = {}
@@ -146,9 +147,16 @@ class Ledger:
         """What the run itself changes before an event."""
         for key, value in changes.items():
             if type(value) is Live:
-                self._store(key, value.value, entry(key, value.packed))
+                shown, packed = value
             else:
-                self._store(key, value, entry(key, pack(value, key)))
+                shown, packed = value, pack(value, key)
+            start = self._starts.get(key)
+            if start is None:
+                start = self._starts[key] = entry(key, b"")
+            packed = start + packed
+            if packed != self._entries.get(key):
+                self._entries[key], self._snapshot = packed, None
+            dict.__setitem__(self.params, key, shown)
         for key in drop:
             self._store(key, _ABSENT, None)
 

@@ -6,6 +6,7 @@ import operator
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import GeneratorType
 from typing import Any
 
@@ -51,7 +52,6 @@ class BatchSource:
         self._coming: Pass | None = None
         self._first: Layout | None = None
         self._columns: tuple[Any, ...] | None = None
-        self._known = isinstance(dataset, ArrayDataset) and not picked  # it has checked its arrays
         self._said = False
 
     @property
@@ -98,6 +98,11 @@ class BatchSource:
         if self.once and id(self.dataset) in _ahead_of and not _ahead_of[id(self.dataset)][1]:
             _ahead_of.pop(id(self.dataset), None)
 
+    @property
+    def known(self) -> Layout | None:
+        """The layout of an `ArrayDataset`'s full batches, once there was one."""
+        return self._first if isinstance(self.dataset, ArrayDataset) and not self.picked else None
+
     def iterate(self) -> Iterator[Any]:
         """A new iteration over the dataset, or the iterator that it is."""
         if self.picked:
@@ -124,8 +129,6 @@ class BatchSource:
         Raises:
             DatasetError: it is no batch, or unlike the first one.
         """
-        if self._known and self._first is not None and len(found[0]) == self._first[0][0][0]:
-            return Arrays.of(found, self._first)
         where = f"{self.name}: batch {place}, counted from 0,"
         batch = self._as_batch(found, where)
         layout = batch.layout
@@ -237,7 +240,7 @@ class Pass:
         Raises:
             Exception: what the dataset raised, once the batches before it have been taken.
         """
-        found: list[Batch] = []
+        found: list[Batch] = self._known(count)
         try:
             while len(found) < count and self.more():
                 if found and self._ahead[0].layout != found[0].layout:
@@ -246,6 +249,22 @@ class Pass:
         except Exception:
             if not found:
                 raise
+        return found
+
+    def _known(self, count: int) -> list[Batch]:
+        """Of an `ArrayDataset`, which has checked its arrays, full batches in one go."""
+        layout, found = self.source.known, list[Batch]()
+        if layout is None or self._iterator is None:
+            return found
+        while self._ahead and len(found) < count and getattr(self._ahead[0], "layout", 0) == layout:
+            found.append(self._ahead.popleft())
+        room = 0 if self._ahead else count - len(found)
+        for batch in islice(self._iterator, room):
+            if len(batch[0]) != layout[0][0][0]:
+                self._ahead.append(batch)
+                break
+            found.append(Arrays.of(batch, layout))
+        self.taken += len(found)
         return found
 
     def give_back(self, batches: Sequence[Batch]) -> None:

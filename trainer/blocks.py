@@ -180,9 +180,8 @@ class Runner:
             buffers = free.pop()
         else:
             buffers = tuple(_aligned((rows, *shape), dtype) for shape, dtype in _fed(batches[0]))
-        for place, batch in enumerate(batches):
-            for buffer, leaf in zip(buffers, _leaves(batch), strict=True):
-                buffer[place] = leaf
+        for buffer, leaves in zip(buffers, zip(*map(_leaves, batches), strict=True), strict=True):
+            np.stack(leaves, out=buffer[: len(batches)], casting="same_kind")
         return buffers
 
 

@@ -77,16 +77,16 @@ class RunLoop:
 
     def _drafts(self) -> Drafts:
         """The events up to where the run must wait for the device: one burst."""
+        pipeline = self._pipeline
         while (moment := self._moment) is not None:
             if isinstance(moment, Fire):
                 hook = moment.hook
-                changes = moment.changes | self._changes(hook)
-                drop = moment.drop + self._drop(hook)
-                at = self._pipeline.clock(hook.is_step)
-                decision = yield Draft(hook, changes, drop, at)
+                changes = {**moment.changes, **self._changes(hook)}
+                at = pipeline.clock(hook.is_step)
+                decision = yield Draft(hook, changes, moment.drop + self._drop(hook), at)
                 self._heed(hook, decision)
                 self._moment = self._next(decision)
-            elif moment is Need.METRICS or not self._pipeline.left:
+            elif moment is Need.METRICS or not pipeline.left:
                 return
             else:
                 self._moment = self._next(self._meet(moment))
@@ -137,6 +137,8 @@ class RunLoop:
         elif hook is Hook.TRAIN_STEP_END:
             self._pipeline.commit()
             self.step += 1
+        if decision.goes_on:
+            return
         if decision.stop("train") is not None:
             self._pipeline.stop()
         if decision.patches and (apply := self.traced.heed(decision, self.ledger)) is not None:
@@ -168,7 +170,8 @@ class RunLoop:
         self._stats.steps += 1
         value = outputs.value
         self._losses.append(float(value[0] if isinstance(value, tuple) else value))
-        self.traced.follow({name: one[place] for name, one in self._steps.hyperparams.items()})
+        if self._steps.hyperparams:
+            self.traced.follow({name: one[place] for name, one in self._steps.hyperparams.items()})
 
     def _results(self) -> dict[str, Any]:
         """Metrics of an evaluation; none where a stop came before its first batch."""

@@ -16,6 +16,7 @@ class Block:
     """Steps on the device, all of one pass.
 
     Attributes:
+        size: how many they are.
         start, end: what the run carries before and after it.
         began, ended: when the device was at it, in nanoseconds of the performance counter.
         given: when it had been compiled and was on its way.
@@ -31,11 +32,9 @@ class Block:
         self.end, self.outputs = runner.run(mode, start, batches)
         self.given = time.perf_counter_ns()
         self.landed = self.spent = False
+        self.size = len(batches)
         self._runner = runner
         self._inside = 0, start
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
     def at(self, place: int) -> Carry:
         """What the run carries after so many of its steps; done again where that is inside.
@@ -43,7 +42,7 @@ class Block:
         Raises:
             StateGone: it was overwritten.
         """
-        if place == len(self) and not self.spent:
+        if place == self.size and not self.spent:
             return self.end
         if self.mode == "train" and self._runner.donate:
             raise StateGone(
@@ -58,7 +57,7 @@ class Block:
 
     def time(self, place: int) -> int:
         """When the device had done so many of its steps, as if all had taken equally long."""
-        return self.began + (self.ended - self.began) * place // len(self)
+        return self.began + (self.ended - self.began) * place // self.size
 
 
 class Moment:

@@ -35,6 +35,7 @@ class Pipeline:
 
     Attributes:
         steps: training steps that the run has come to.
+        left: steps that are computed already and wait to be taken.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Pipeline:
         state: TrainState,
         stats: RunStats,
     ) -> None:
-        self.steps = 0
+        self.steps = self.left = 0
         self._runner, self._sources, self._modes = runner, sources, modes
         self._pace, self._every, self._stats = pace, every, stats
         self._base = Carry(state)  # what the oldest block starts from
@@ -73,13 +74,6 @@ class Pipeline:
             return Moment(self._queue[0], self._used)
         return Moment(None, carry=self._base)
 
-    @property
-    def left(self) -> int:
-        """Steps that are computed already and wait to be taken."""
-        if not self._queue or not self._queue[0].landed:
-            return 0
-        return len(self._queue[0]) - self._used
-
     def batch(self) -> Batch:
         """That of the coming step."""
         self._pop()
@@ -96,7 +90,7 @@ class Pipeline:
         """
         if step and self._queue and self._queue[0].landed:
             return self._queue[0].time(self._used)
-        unused = len(self._queue) > 1 or (self._queue and self._used < len(self._queue[0]))
+        unused = len(self._queue) > 1 or (self._queue and self._used < self._queue[0].size)
         return self._ended if unused else None
 
     def enter(self, mode: Mode) -> None:
@@ -133,7 +127,7 @@ class Pipeline:
 
     def bound(self) -> bool:
         """Whether a training step is on the device that cannot be taken back."""
-        unused = sum(len(block) for block in self._queue if block.mode == "train") - self._used
+        unused = sum(block.size for block in self._queue if block.mode == "train") - self._used
         return self._runner.donate and unused > 0
 
     def take(self) -> tuple[Block, int]:
@@ -149,6 +143,7 @@ class Pipeline:
                 self._run_ahead()
                 self._land(self._queue[0])
         self._used += 1
+        self.left -= 1
         self._open_step = True
         head = self._queue[0]
         self.steps += head.mode == "train"
@@ -202,11 +197,11 @@ class Pipeline:
         if not self._queue:
             return 0
         head, used = self._queue[0], self._used
-        again = used if used < len(head) else 0
-        dropped = sum(map(len, self._queue)) - used
+        again = used if used < head.size else 0
+        dropped = sum(block.size for block in self._queue) - used
         if used:
             self._base = head.at(used)
-        self._used, self._reading = 0, 0
+        self._used = self._reading = self.left = 0
         while self._queue:
             block = self._queue.pop()
             block.passing.give_back(block.batches[used if block is head else 0 :])
@@ -218,7 +213,7 @@ class Pipeline:
 
     def _pop(self) -> None:
         """The oldest block is left behind once all its steps were taken."""
-        if self._queue and self._used == len(self._queue[0]):
+        if self._queue and self._used == self._queue[0].size:
             head = self._queue.popleft()
             self._base, self._used = head.end, 0
             self._runner.release(head.mode, head.batches, head.outputs)
@@ -251,7 +246,7 @@ class Pipeline:
     @property
     def _tip_step(self) -> int:
         """The training step after which the device has nothing to do."""
-        waiting = sum(len(block) for block in self._queue if block.mode == "train")
+        waiting = sum(block.size for block in self._queue if block.mode == "train")
         begun = self._used if self._queue and self._queue[0].mode == "train" else 0
         return self.steps + waiting - begun
 
@@ -316,10 +311,11 @@ class Pipeline:
         try:
             block.outputs.wait()
         except Exception as error:
-            self._search(block.mode, len(block), error)
+            self._search(block.mode, block.size, error)
             return
         self._note(block, asked, None if ready else time.perf_counter_ns())
         block.landed = True
+        self.left = block.size
         self._clear()
 
     def _note(self, block: Block, asked: int, arrived: int | None) -> None:
@@ -332,9 +328,9 @@ class Pipeline:
             self._stats.device_waited += max(block.began - self._ended, 0) / 1e9
             block.began = max(block.began, self._ended)
         if layout in self._compiled:
-            self._pace.took(len(block), (now - block.began) / 1e9, at_most=arrived is None)
+            self._pace.took(block.size, (now - block.began) / 1e9, at_most=arrived is None)
         self._compiled.add(layout)
-        likely = block.began + int(len(block) * (self._pace.seconds or 0.0) * 1e9)
+        likely = block.began + int(block.size * (self._pace.seconds or 0.0) * 1e9)
         block.ended = self._ended = now if arrived or not self._pace.seconds else min(now, likely)
         self._stats.host_waited += (now - asked) / 1e9
         self._stats.device_busy += (block.ended - block.began) / 1e9

@@ -20,7 +20,7 @@ class TakenSteps:
     @cached_property
     def net_outputs(self) -> Column:
         """In training what the step gives; in evaluation `(mean loss, outputs, labels)`."""
-        count = len(self._block)
+        count = self._block.size
         if self._block.mode == "train":
             return columns(self._stacks.net_outputs, count)
         mean = columns(self._stacks.mean, count)
