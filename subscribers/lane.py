@@ -17,7 +17,7 @@ from anyio import (
     to_thread,
 )
 from anyio.abc import TaskGroup, TaskStatus
-from anyio.lowlevel import EventLoopToken, current_token
+from anyio.lowlevel import EventLoopToken, checkpoint, current_token
 
 from railbus.bus.publisher import Answer, Turn, Walk, resume
 from railbus.schemas.events import Ack
@@ -25,6 +25,7 @@ from railbus.schemas.events import Ack
 from .participant import CallbackParticipant
 
 T = TypeVar("T")
+LOOP_SHARE = 0.005  # seconds that a burst of hooks may keep the event loop to itself
 INTERRUPT_POLL = 0.05  # seconds between looks while an interrupted run waits for its callback
 
 
@@ -227,7 +228,11 @@ class LoopWorker:
         return from_thread.run(self._advance, walk, turn, token=self._token)
 
     async def _advance(self, walk: Walk, turn: Turn | None) -> Turn | None:
+        since = time.monotonic()
         while turn is not None and turn.worker is self:
+            if time.monotonic() - since > LOOP_SHARE:
+                await checkpoint()
+                since = time.monotonic()
             participant = turn.participant
             assert isinstance(participant, CallbackParticipant)
             ack: Ack | Answer = Answer.EXPIRED

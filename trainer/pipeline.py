@@ -202,6 +202,8 @@ class Pipeline:
         if used:
             self._base = head.at(used)
         self._used = self._reading = self.left = 0
+        if head.landed:
+            self._runner.release(head.mode, head.batches, head.outputs)
         while self._queue:
             block = self._queue.pop()
             block.passing.give_back(block.batches[used if block is head else 0 :])
@@ -217,7 +219,7 @@ class Pipeline:
             head = self._queue.popleft()
             self._base, self._used = head.end, 0
             self._runner.release(head.mode, head.batches, head.outputs)
-            self._pace.committed()
+            self._pace.committed(head.mode)
         if self._waiting and not self._queue:
             for apply in self._waiting:
                 self._base = self._base._replace(state=apply(self._base.state))
@@ -280,7 +282,7 @@ class Pipeline:
         return True
 
     def _length(self, mode: Mode, tip: Carry, batch: Batch) -> int:
-        length = min(self._pace.length, self._runner.longest(mode, tip, batch))
+        length = min(self._pace.length(mode), self._runner.longest(mode, tip, batch))
         if mode == "train":
             length = min([length, *(one - self._tip_step % one for one in self._every)])
         return 1 if self._suspect else length
@@ -328,10 +330,12 @@ class Pipeline:
             self._stats.device_waited += max(block.began - self._ended, 0) / 1e9
             block.began = max(block.began, self._ended)
         if layout in self._compiled:
-            self._pace.took(block.size, (now - block.began) / 1e9, at_most=arrived is None)
+            seconds = (now - block.began) / 1e9
+            self._pace.took(block.mode, block.size, seconds, at_most=arrived is None)
         self._compiled.add(layout)
-        likely = block.began + int(block.size * (self._pace.seconds or 0.0) * 1e9)
-        block.ended = self._ended = now if arrived or not self._pace.seconds else min(now, likely)
+        each = self._pace.seconds.get(block.mode, 0.0)
+        likely = block.began + int(block.size * each * 1e9)
+        block.ended = self._ended = now if arrived or not each else min(now, likely)
         self._stats.host_waited += (now - asked) / 1e9
         self._stats.device_busy += (block.ended - block.began) / 1e9
 

@@ -7,6 +7,7 @@ from typing import Self
 import jax
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.schemas.hooks import Mode
 from railbus.subscribers.checks import count, flag
 
 from .blocks import Fuse
@@ -91,7 +92,7 @@ class Pace:
         batch_bytes: of a step's batch.
 
     Attributes:
-        seconds: what a step takes on the device; None before that is known.
+        seconds: what a step of training or evaluation takes on the device, once that is known.
     """
 
     def __init__(self, settings: RunAhead, state_bytes: int, batch_bytes: int) -> None:
@@ -103,43 +104,38 @@ class Pace:
         self._left = max(self._room - self._ahead * kept, 0) // (self._ahead + 1)
         self._length = 1 if settings.block_steps is None else settings.block_steps
         self._calm = True
-        self.seconds: float | None = None
+        self.seconds: dict[Mode, float] = {}
 
     @property
     def ahead(self) -> int:
         """Blocks beyond the current one."""
         return self._ahead if self._calm else 0
 
-    @property
-    def length(self) -> int:
+    def length(self, mode: Mode) -> int:
         """Steps of the next block."""
-        return max(1, min(self._length, self._full))
+        return max(1, min(self._length, self._full(mode)))
 
-    @property
-    def _full(self) -> int:
+    def _full(self, mode: Mode) -> int:
         """The length to grow to."""
         room = self._left // self._batch_bytes
         if self._most is not None:
             return min(self._most, room)
-        if self.seconds is None:
+        if mode not in self.seconds:
             return room
-        return min(room, int(TARGET_SECONDS / max(self.seconds, 1e-9)))
+        return min(room, int(TARGET_SECONDS / max(self.seconds[mode], 1e-9)))
 
-    def took(self, steps: int, seconds: float, at_most: bool = False) -> None:
+    def took(self, mode: Mode, steps: int, seconds: float, at_most: bool = False) -> None:
         """A block of so many steps was on the device for so long, or for less (`at_most`)."""
         each = seconds / steps
-        if self.seconds is None:
-            self.seconds = each
-        elif at_most:
-            self.seconds = min(self.seconds, each)
-        else:
-            self.seconds = (self.seconds + each) / 2
+        before = self.seconds.get(mode, each)
+        self.seconds[mode] = min(before, each) if at_most else (before + each) / 2
 
-    def committed(self) -> None:
+    def committed(self, mode: Mode) -> None:
         """A block has gone by without a rollback."""
-        if self._length < self._full:
-            self._length = min(self._length * GROWTH, max(self._full, 1))
-        if self._length >= self._full:
+        full = self._full(mode)
+        if self._length < full:
+            self._length = min(self._length * GROWTH, full)
+        if self._length >= full:
             self._calm = True
 
     def rolled_back(self, wasted: int) -> None:

@@ -1,5 +1,6 @@
 """Run-ahead as its users meet it: settings, forms, lengths, data, errors, `exact=False`."""
 
+import contextlib
 import logging
 from typing import Any
 
@@ -155,8 +156,8 @@ def pace(state_bytes: int = 0, batch_bytes: int = 1, **kwargs: Any) -> Pace:
 
 def grown(one: Pace, blocks: int = 30, seconds: float = 0.001) -> Pace:
     for _ in range(blocks):
-        one.took(one.length, seconds * one.length)
-        one.committed()
+        one.took("train", one.length("train"), seconds * one.length("train"))
+        one.committed("train")
     return one
 
 
@@ -164,7 +165,7 @@ def test_a_block_grows_to_what_takes_fifty_milliseconds():
     one = pace()
     lengths = []
     for _ in range(8):
-        lengths.append(one.length)
+        lengths.append(one.length("train"))
         grown(one, 1)
 
     assert lengths == [1, 2, 4, 8, 16, 32, 50, 50]
@@ -176,9 +177,9 @@ def test_a_change_that_wastes_steps_begins_anew_without_anything_ahead():
 
     one.rolled_back(120)
 
-    assert (one.length, one.ahead) == (1, 0)
-    assert (grown(one, 3).length, one.ahead) == (8, 0)
-    assert (grown(one, 4).length, one.ahead) == (50, 2)
+    assert (one.length("train"), one.ahead) == (1, 0)
+    assert (grown(one, 3).length("train"), one.ahead) == (8, 0)
+    assert (grown(one, 4).length("train"), one.ahead) == (50, 2)
 
 
 def test_a_change_that_wastes_nothing_leaves_the_length():
@@ -186,7 +187,7 @@ def test_a_change_that_wastes_nothing_leaves_the_length():
 
     one.rolled_back(0)
 
-    assert (one.length, one.ahead) == (50, 2)
+    assert (one.length("train"), one.ahead) == (50, 2)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_a_change_that_wastes_nothing_leaves_the_length():
 def test_memory_shortens_the_blocks_and_then_takes_those_ahead(memory, ahead, length):
     one = grown(pace(state_bytes=100, batch_bytes=1, memory=memory))
 
-    assert (one.ahead, one.length) == (ahead, length)
+    assert (one.ahead, one.length("train")) == (ahead, length)
     assert ahead * 100 + (ahead + 1) * length <= max(memory, 1)
 
 
@@ -384,6 +385,52 @@ def test_a_dataset_that_fails_ahead_fails_at_its_own_step():
         make(block_steps=4).train(1, failing(), losses)
 
     assert len(losses.seen) == 9
+
+
+@given(
+    run_ahead=st.builds(
+        RunAhead, block_steps=st.none() | st.integers(1, 6), ahead=st.integers(0, 3)
+    ),
+    count=st.integers(1, 12),
+    ends=st.lists(
+        st.tuples(
+            st.sampled_from(["on_train_step_begin", "on_train_step_end"]),
+            st.integers(1, 12),
+            st.sampled_from(["stop", "raise", "change"]),
+        ),
+        max_size=3,
+    ),
+)
+def test_over_several_runs_no_batch_of_an_iterator_is_lost_or_trained_twice(run_ahead, count, ends):
+    iterator = iter([(np.full((4, 3), k, np.float32), Y[:4]) for k in range(count)])
+    trained: list[int] = []
+    ITERATES.run_ahead = run_ahead
+
+    def once(hook: str, step: int, act: str) -> None:
+        def end(run_context):
+            params = run_context.original_args()
+            if params.cur_step_num == step and act == "raise":
+                raise LookupError("ends")
+            if params.cur_step_num == step and act == "stop":
+                run_context.request_stop()
+            elif params.cur_step_num == step:
+                params.learning_rate = 0.0
+
+        def keep(run_context):
+            trained.append(int(run_context.original_args().train_dataset_element[0][0, 0]))
+
+        hooks = {"on_train_step_end": keep}
+        with contextlib.suppress(LookupError):
+            ITERATES.train(1, iterator, [LambdaCallback(**{hook: end}), LambdaCallback(**hooks)])
+
+    for hook, step, act in [*ends, ("on_train_begin", 0, "change")]:
+        if len(trained) < count:
+            once(hook, step, act)
+
+    assert trained == list(range(count))
+
+
+ITERATES = make()
 
 
 # Times
