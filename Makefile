@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test soak check bench clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1: /p' Makefile
@@ -14,6 +14,9 @@ demo: $(READY) ## train a small network on the digits data set
 
 test: $(READY) ## run the tests
 	@$(BIN)/pytest
+
+soak: $(READY) ## compare run-ahead with lockstep on 20,000 random runs (about 20 minutes)
+	@$(BIN)/pytest --hypothesis-profile=soak tests/semantics/test_c5_invisible.py
 
 check: $(READY) ## lint, check the format, the types and who imports whom
 	$(BIN)/ruff check

@@ -13,6 +13,9 @@ import pytest
 hypothesis.settings.register_profile(
     "railbus", deadline=None, derandomize="CI" in os.environ, print_blob=True
 )
+hypothesis.settings.register_profile(
+    "soak", hypothesis.settings.get_profile("railbus"), max_examples=20_000, derandomize=False
+)
 hypothesis.settings.load_profile("railbus")
 
 

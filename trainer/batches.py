@@ -180,6 +180,13 @@ class BatchSource:
         return tuple(found[column] for column in self._columns)
 
 
+class _Raised:
+    """Stands in the place where the dataset has raised; whoever comes there gets the error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Pass:
     """One epoch's way through a dataset; its iteration begins when a batch is first asked for.
 
@@ -196,7 +203,6 @@ class Pass:
         self._epoch: int | None = None
         self._exhausted = False
         self.taken = 0
-        self._failure: Exception | None = None
 
     def peek(self) -> Batch:
         """The next batch, which stays there.
@@ -218,6 +224,8 @@ class Pass:
         if not self._read(1):
             return False
         head = self._ahead[0]
+        if type(head) is _Raised:
+            raise head.error
         if type(head) not in (Arrays, Picked):
             self._ahead[0] = self.source.checked(head, self.taken, lambda: not self._read(2))
         return True
@@ -293,9 +301,8 @@ class Pass:
             except StopIteration:
                 self._exhausted = True
             except Exception as error:
-                self._failure, self._exhausted = error, True
-        if len(self._ahead) < count and self._failure is not None:
-            raise self._failure
+                self._ahead.append(_Raised(error))
+                self._exhausted = True
         return len(self._ahead) >= count
 
     def _open(self) -> None:
