@@ -26,6 +26,8 @@ from railbus.schemas.codec import (
     entry,
     join,
     pack,
+    pack_list,
+    pack_rows,
     unpack,
 )
 from railbus.schemas.errors import SnapshotError
@@ -302,6 +304,28 @@ def test_what_just_fits_comes_back(value):
     data = pack(value)
 
     assert bits(unpack(data)) == bits(unpack(data, VALUE_LIMITS)) == bits(value)
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([one for one in DTYPES if one != np.dtype(ml_dtypes.bfloat16)]),
+        hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5),
+        elements={"allow_nan": True},
+    )
+)
+def test_rows_are_packed_as_each_alone_would_be(rows):
+    assert pack_rows(rows) == [pack(rows[place, ...]) for place in range(len(rows))]
+
+
+@pytest.mark.parametrize("array", [np.arange(24.0).reshape(4, 3, 2)[:, ::2], np.ones((3, 70_000))])
+def test_rows_of_any_memory_order_and_size_are_packed(array):
+    assert pack_rows(array) == [pack(row) for row in array]
+
+
+@settings(max_examples=50)
+@given(st.lists(values, max_size=20))
+def test_a_list_of_packed_values_is_the_packed_list(items):
+    assert pack_list([pack(item) for item in items]) == pack(items)
 
 
 @settings(max_examples=50)

@@ -1,5 +1,6 @@
 """`verify` takes what the lifecycle makes, and nothing else."""
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -47,6 +48,47 @@ def stream(stop_at: int | None = None) -> list[Committed]:
 @pytest.mark.parametrize("stop_at", [None, *range(29)])
 def test_every_generated_stream_is_accepted(stop_at):
     verify(PLAN, stream(stop_at))
+
+
+@pytest.mark.parametrize("frequency", [None, 1, 2, (3,)])
+def test_the_passes_are_the_epoch_begins_of_a_run_that_nobody_stops(frequency):
+    plan = Plan(mode="train", epochs=4, initial_epoch=1, batch_num=2, valid_frequency=frequency)
+    hooks, moments = [], lifecycle(plan)
+    moment, batches = next(moments), 0
+    with contextlib.suppress(StopIteration):
+        while True:
+            answer: Any = None
+            if isinstance(moment, Fire):
+                hooks.append(moment.hook)
+                answer = Decision(run_id="run", seq=0, hook=moment.hook)
+            elif moment is Need.BATCH:
+                batches += 1
+                answer = batches % 2 == 0
+            moment = moments.send(answer)
+
+    begins = [hook.mode for hook in hooks if "epoch_begin" in hook]
+    assert begins == list(plan.passes())
+    assert list(Plan(mode="eval").passes()) == ["eval"]
+
+
+def test_a_run_that_is_not_exact_ends_where_nothing_is_bound_any_more():
+    moments = lifecycle(Plan(mode="train", batch_num=9, exact=False))
+    moment, steps, asked = next(moments), 0, []
+    with contextlib.suppress(StopIteration):
+        while True:
+            answer: Any = None
+            if isinstance(moment, Fire):
+                steps += moment.hook is Hook.TRAIN_STEP_END
+                stop = StopRequest(by="a", at=0, reason="r", scope="train")
+                stops = (stop,) if steps == 2 else ()
+                answer = Decision(run_id="run", seq=0, hook=moment.hook, stops=stops)
+            elif moment in (Need.BATCH, Need.BOUND):
+                asked.append(moment)
+                answer = steps < 5
+            moment = moments.send(answer)
+
+    assert asked == [Need.BATCH] * 2 + [Need.BOUND] * 4
+    assert steps == 5
 
 
 @pytest.mark.parametrize("at", range(len(stream())))
