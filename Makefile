@@ -16,7 +16,7 @@ test: $(READY) ## run the tests
 	@$(BIN)/pytest
 
 soak: $(READY) ## compare run-ahead with lockstep on 20,000 random runs (about 20 minutes)
-	@$(BIN)/pytest --hypothesis-profile=soak tests/semantics/test_c5_invisible.py
+	@$(BIN)/pytest --hypothesis-profile=soak -p no:logging tests/semantics/test_c5_invisible.py
 
 check: $(READY) ## lint, check the format, the types and who imports whom
 	$(BIN)/ruff check

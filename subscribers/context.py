@@ -61,7 +61,11 @@ class RunContext:
         return own or self._stop_requested(mode)
 
     def now(self) -> float:
-        """The event's own time: seconds since the run's begin, recorded and replayable."""
+        """The event's own time: seconds since the run's begin, recorded and replayable.
+
+        It is when the device was there, which may be ahead of the callbacks; for a step inside of
+        a block it is interpolated between the block's start and end.
+        """
         return self.event.time_ns / 1e9
 
     def wall_time(self) -> float:

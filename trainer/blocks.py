@@ -10,7 +10,7 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.hooks import Mode
 
 from .arrays import Batch, Layout, Picked
-from .outputs import Stack
+from .outputs import INLINE_BYTES, Stack
 from .program import Carry, Program
 from .tree import same_structure
 
@@ -88,6 +88,9 @@ class Outputs:
     def __init__(self, tree: Any, count: int, fused: bool, buffers: Any = None) -> None:
         self.count, self.buffers = count, buffers
         self._tree, self._fused = tree, fused
+        for leaf in jax.tree.leaves(tree):
+            if leaf.nbytes <= INLINE_BYTES * (leaf.shape[0] if fused else 1):
+                leaf.copy_to_host_async()  # all on their way together, as soon as they are there
 
     @property
     def ready(self) -> bool:
