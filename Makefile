@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench clean
+.PHONY: help demo test soak check bench bench-peers clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
 
 demo: $(READY) ## train a small network on the digits data set
 	@$(BIN)/python examples/digits.py
@@ -25,8 +25,13 @@ check: $(READY) ## lint, check the format, the types and who imports whom
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-logo
 
-bench: $(READY) ## measure what a step costs
-	@$(BIN)/python benchmarks/bench_step.py
+bench: $(READY) ## measure what a step costs (about 6 minutes)
+	@$(BIN)/python benchmarks/bench.py
+
+bench-peers: $(READY) ## measure Keras too, and write benchmarks/RESULTS.md and its plot
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[peers,plot]'
+	@$(BIN)/python benchmarks/bench.py --peers --write
 
 clean: ## remove everything that these targets made, .venv too
 	rm -rf .venv build dist *.egg-info .coverage

@@ -1,7 +1,7 @@
 """Arrays as a data set: batches of rows, in order or shuffled anew each epoch."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -85,21 +85,6 @@ class ArrayDataset:
             yield order[start : start + self.batch_size]
 
 
-class Arrays(tuple[Any, ...]):
-    """A batch as a run has checked it: a tuple of arrays that knows its layout."""
-
-    layout: Layout
-
-    @classmethod
-    def of(cls, leaves: Iterable[Any], layout: Layout | None = None) -> Self:
-        """These arrays; without a `layout` it is theirs."""
-        arrays = cls(leaves)
-        if layout is None:
-            layout = tuple((tuple(leaf.shape), leaf.dtype) for leaf in arrays)
-        arrays.layout = layout
-        return arrays
-
-
 class Picked(Sequence[Any]):
     """A batch of arrays that are on the device: its rows; whoever looks inside gathers them.
 
@@ -126,7 +111,14 @@ class Picked(Sequence[Any]):
         return self._arrays[place][self.rows]
 
 
-Batch: TypeAlias = Arrays | Picked
+Batch: TypeAlias = tuple[Any, ...] | Picked
+
+
+def layout_of(batch: Batch) -> Layout:
+    """Shape and dtype of each array of a batch."""
+    if isinstance(batch, Picked):
+        return batch.layout
+    return tuple((tuple(leaf.shape), leaf.dtype) for leaf in batch)
 
 
 def as_array(value: Any) -> Any:

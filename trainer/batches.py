@@ -12,7 +12,7 @@ from typing import Any
 
 from railbus.schemas.errors import DatasetError
 
-from .arrays import ArrayDataset, Arrays, Batch, Layout, Picked, as_array, kind_of
+from .arrays import ArrayDataset, Batch, Layout, Picked, as_array, kind_of, layout_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,8 +119,8 @@ class BatchSource:
         used_up = " or was read to its end before" if self.once else ""
         return DatasetError(f"{self.name} is empty{used_up}, expected at least one batch")
 
-    def checked(self, found: Any, place: int, last: Callable[[], bool]) -> Batch:
-        """What the dataset yielded as a tuple of arrays, like the first one.
+    def checked(self, found: Any, place: int, last: Callable[[], bool]) -> tuple[Batch, Layout]:
+        """What the dataset yielded as a tuple of arrays, like the first one; and its layout.
 
         Args:
             place: of the batch in its pass, from 0.
@@ -131,14 +131,14 @@ class BatchSource:
         """
         where = f"{self.name}: batch {place}, counted from 0,"
         batch = self._as_batch(found, where)
-        layout = batch.layout
+        layout = layout_of(batch)
         if not any(math.prod(shape) for shape, _ in layout):
             raise DatasetError(f"{where} holds no samples: {_text(layout)}")
         if self._first is None:
             self._first = layout
         if layout != self._first:
             self._check_smaller(layout, where, last)
-        return batch
+        return batch, layout
 
     def _check_smaller(self, layout: Layout, where: str, last: Callable[[], bool]) -> None:
         assert self._first is not None
@@ -168,7 +168,7 @@ class BatchSource:
                 f"{where} is {kind_of(found)}, expected a tuple, list or mapping of arrays, "
                 f"for example (inputs, labels)"
             )
-        return Arrays.of(_leaf(place, leaf, where) for place, leaf in enumerate(found))
+        return tuple(_leaf(place, leaf, where) for place, leaf in enumerate(found))
 
     def _in_order(self, found: Mapping[Any, Any], where: str) -> tuple[Any, ...]:
         self._columns = self._columns or tuple(found)
@@ -202,6 +202,8 @@ class Pass:
         self._iterator: Iterator[Any] | None = None
         self._epoch: int | None = None
         self._exhausted = False
+        self._checked: Any = self  # which is no batch
+        self._layout: Layout = ()
         self.taken = 0
 
     def peek(self) -> Batch:
@@ -226,8 +228,10 @@ class Pass:
         head = self._ahead[0]
         if type(head) is _Raised:
             raise head.error
-        if type(head) not in (Arrays, Picked):
-            self._ahead[0] = self.source.checked(head, self.taken, lambda: not self._read(2))
+        if head is not self._checked:
+            found = self.source.checked(head, self.taken, lambda: not self._read(2))
+            self._ahead[0] = self._checked = found[0]
+            self._layout = found[1]
         return True
 
     def take(self) -> Batch:
@@ -248,30 +252,29 @@ class Pass:
         Raises:
             Exception: what the dataset raised, once the batches before it have been taken.
         """
-        found: list[Batch] = self._known(count)
+        found: list[Batch] = []
+        layout = None
         try:
-            while len(found) < count and self.more():
-                if found and self._ahead[0].layout != found[0].layout:
-                    break
+            while len(found) < count and self.more() and layout in (None, self._layout):
+                layout = self._layout
                 found.append(self.take())
+                found += self._known(count - len(found))
         except Exception:
             if not found:
                 raise
         return found
 
     def _known(self, count: int) -> list[Batch]:
-        """Of an `ArrayDataset`, which has checked its arrays, full batches in one go."""
-        layout, found = self.source.known, list[Batch]()
-        if layout is None or self._iterator is None:
-            return found
-        while self._ahead and len(found) < count and getattr(self._ahead[0], "layout", 0) == layout:
-            found.append(self._ahead.popleft())
-        room = 0 if self._ahead else count - len(found)
-        for batch in islice(self._iterator, room):
-            if len(batch[0]) != layout[0][0][0]:
+        """Full batches of an `ArrayDataset`, which has checked its arrays, in one go."""
+        known = self.source.known
+        if known is None or known != self._layout or self._ahead or self._iterator is None:
+            return []
+        rows, found = known[0][0][0], list[Batch]()
+        for batch in islice(self._iterator, count):
+            if len(batch[0]) != rows:
                 self._ahead.append(batch)
                 break
-            found.append(Arrays.of(batch, layout))
+            found.append(batch)
         self.taken += len(found)
         return found
 
@@ -312,8 +315,6 @@ class Pass:
         self._iterator = self.source.iterate()
         if self.source.once:
             self._ahead = _shared(dataset)
-            for place, batch in enumerate(self._ahead):  # another source has checked them
-                self._ahead[place] = tuple(batch) if isinstance(batch, Arrays) else batch
 
 
 def _leaf(place: int, leaf: Any, where: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.hooks import Mode
 
-from .arrays import Batch, Layout, Picked
+from .arrays import Batch, Layout, Picked, layout_of
 from .outputs import INLINE_BYTES, Stack
 from .program import Carry, Program
 from .tree import same_structure
@@ -127,11 +127,11 @@ class Runner:
         self.program, self.fused, self.donate = program, fused, donate
         self._arrays = arrays
         self._rooms: dict[tuple[Mode, Layout], int] = {}
-        self._free: dict[tuple[Mode, Layout], list[Any]] = {}
+        self._free = program.buffers
 
     def longest(self, mode: Mode, carry: Carry, batch: Batch) -> int:
         """The most steps of a block: what has room, and one length for all blocks of a layout."""
-        key = mode, batch.layout
+        key = mode, layout_of(batch)
         if key not in self._rooms:
             outputs = _traced(self.program, mode, carry, batch, self._arrays.get(mode)).out_info[1]
             leaves = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(outputs)]
@@ -158,7 +158,7 @@ class Runner:
     def release(self, mode: Mode, batches: Sequence[Batch], outputs: Outputs) -> None:
         """The device is done with that block; its batches' memory serves another one."""
         if outputs.buffers is not None:
-            self._free[mode, batches[0].layout].append(outputs.buffers)
+            self._free[mode, _fed(batches[0])].append(outputs.buffers)
             outputs.buffers = None
 
     def _run(
@@ -178,11 +178,12 @@ class Runner:
 
     def _filled(self, mode: Mode, batches: Sequence[Batch], rows: int) -> Any:
         """The batches in the first of so many rows of arrays that XLA can use in place."""
-        free = self._free.setdefault((mode, batches[0].layout), [])
+        fed = _fed(batches[0])
+        free = self._free.setdefault((mode, fed), [])
         if free:
             buffers = free.pop()
         else:
-            buffers = tuple(_aligned((rows, *shape), dtype) for shape, dtype in _fed(batches[0]))
+            buffers = tuple(_aligned((rows, *shape), dtype) for shape, dtype in fed)
         for buffer, leaves in zip(buffers, zip(*map(_leaves, batches), strict=True), strict=True):
             np.stack(leaves, out=buffer[: len(batches)], casting="same_kind")
         return buffers

@@ -100,14 +100,14 @@ class RunLoop:
     def _changes(self, hook: Hook) -> dict[str, Any]:
         """What the run itself puts into `cb_params` for an event, beside the counters."""
         if hook is Hook.TRAIN_STEP_BEGIN:
-            return {"train_dataset_element": live_batch(self._pipeline.batch())}
+            return {"train_dataset_element": live_batch(*self._pipeline.batch())}
         if hook is Hook.TRAIN_STEP_END:
             here = self._pipeline.here
             outputs = {"net_outputs": self._outputs["train"]}
             return {**outputs, **self.traced.moved, **self.handles.at(here)}
         match hook:
             case Hook.EVAL_STEP_BEGIN:
-                return {"eval_dataset_element": live_batch(self._pipeline.batch())}
+                return {"eval_dataset_element": live_batch(*self._pipeline.batch())}
             case Hook.EVAL_STEP_END:
                 return {"net_outputs": self._outputs["eval"]}
             case Hook.TRAIN_EPOCH_BEGIN:

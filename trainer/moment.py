@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from railbus.schemas.errors import StateGone
 from railbus.schemas.hooks import Mode
 
-from .arrays import Batch
+from .arrays import Batch, layout_of
 from .batches import Pass
 from .blocks import Runner
 from .program import Carry, TrainState
@@ -16,7 +16,7 @@ class Block:
     """Steps on the device, all of one pass.
 
     Attributes:
-        size: how many they are.
+        size: how many they are; `layout` is that of their batches.
         start, end: what the run carries before and after it.
         began, ended: when the device was at it, in nanoseconds of the performance counter.
         given: when it had been compiled and was on its way.
@@ -32,7 +32,7 @@ class Block:
         self.end, self.outputs = runner.run(mode, start, batches)
         self.given = time.perf_counter_ns()
         self.landed = self.spent = False
-        self.size = len(batches)
+        self.size, self.layout = len(batches), layout_of(batches[0])
         self._runner = runner
         self._inside = 0, start
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from railbus.schemas.hooks import Mode
 
-from .arrays import Batch
+from .arrays import Batch, Layout, layout_of
 from .batches import BatchSource, Pass
 from .blocks import Runner
 from .moment import Block, Moment
@@ -74,13 +74,15 @@ class Pipeline:
             return Moment(self._queue[0], self._used)
         return Moment(None, carry=self._base)
 
-    def batch(self) -> Batch:
+    def batch(self) -> tuple[Batch, Layout]:
         """That of the coming step."""
         self._pop()
         if self._queue:
-            return self._queue[0].batches[self._used]
+            head = self._queue[0]
+            return head.batches[self._used], head.layout
         assert self._current is not None
-        return self._current.peek()
+        batch = self._current.peek()
+        return batch, layout_of(batch)
 
     def clock(self, step: bool) -> int | None:
         """When the device was where the run is; None where it is not ahead of it, so it is now.
@@ -323,7 +325,7 @@ class Pipeline:
     def _note(self, block: Block, asked: int, arrived: int | None) -> None:
         """When the device was at it; where it was done before it was asked for, by estimate."""
         now = arrived or time.perf_counter_ns()
-        layout = block.mode, block.batches[0].layout
+        layout = block.mode, block.layout
         if layout not in self._compiled:
             block.began = block.given
         if self._ended is not None:

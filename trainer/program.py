@@ -12,7 +12,7 @@ from jax import lax
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.hooks import Mode
 
-from .arrays import Batch
+from .arrays import Batch, Layout
 from .hyperparams import scheduled, values_of
 from .metrics import MeanLoss, MetricSet
 from .network import Network, Values
@@ -68,6 +68,7 @@ class Program:
         self._network, self._eval_network = network, eval_network
         self._loss_fn, self._optimizer = loss_fn, optimizer
         self._loss = MetricSet({"loss": MeanLoss()})
+        self.buffers: dict[tuple[Mode, Layout], list[Any]] = {}  # of blocks that are done
         self._compiled: dict[tuple[Mode, str, bool], Any] = {}
         self._predict = jax.jit(self._predict_step)
 

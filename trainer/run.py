@@ -109,6 +109,7 @@ class Execution:
         self._pass_on()
         try:
             self.loop.ledger.publish(self._facts)
+            self._facts = {}  # it held the first state
             self.loop.drive(publisher)
         except BaseException as error:
             self._error = error

@@ -104,9 +104,9 @@ def live(kind: str, value: Any) -> Live:
     return Live(value, stub(kind, getattr(value, "__name__", type(value).__name__), ""))
 
 
-def live_batch(batch: Batch) -> Live:
+def live_batch(batch: Batch, layout: Layout) -> Live:
     """A batch for `cb_params`, which snapshots only describe."""
-    return Live(batch, _batch_stub(batch.layout))
+    return Live(batch, _batch_stub(layout))
 
 
 @lru_cache(maxsize=256)

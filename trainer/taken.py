@@ -43,6 +43,6 @@ class TakenSteps:
     @property
     def _labels(self) -> Column:
         batches = self._block.batches
-        shape, dtype = batches[0].layout[-1]
+        shape, dtype = self._block.layout[-1]
         values = [ArrayHandle(shape, dtype, partial(itemgetter(-1), batch)) for batch in batches]
         return Column(values, [array_stub(shape, dtype)] * len(batches))

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 from railbus.schemas import Hook
 from railbus.subscribers import Callback
 from railbus.trainer import RunAhead, Trainer
-from railbus.trainer.arrays import Arrays
 from railbus.trainer.blocks import Runner
 from railbus.trainer.hyperparams import replace
 from railbus.trainer.network import Values
@@ -135,12 +134,12 @@ def in_loop(act: Act):
 
 
 def step(state, batch):
-    carry, outputs = RUNNER.run("train", Carry(state), [Arrays.of(batch)])
+    carry, outputs = RUNNER.run("train", Carry(state), [batch])
     return carry.state, outputs.stacks().net_outputs.host()[0]
 
 
 def evaluate(state, batch):
-    _, outputs = RUNNER.run("eval", Carry(state), [Arrays.of(batch)])
+    _, outputs = RUNNER.run("eval", Carry(state), [batch])
     return outputs.stacks().mean.host()[0]
 
 

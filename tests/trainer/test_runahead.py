@@ -301,6 +301,17 @@ def test_data_on_the_device_gives_the_same_run_bit_for_bit():
     assert found[0] == found[1]
 
 
+def test_one_trainer_takes_its_data_from_the_host_and_from_the_device():
+    found = []
+    for sinks in ([False] * 3, [False, True, False]):
+        trainer = make(fuse=True)
+        for sink in sinks:
+            assert trainer.train(1, data(), dataset_sink_mode=sink).status == "completed"
+        found.append(np.asarray(trainer.params["w"]).tobytes())
+
+    assert found[0] == found[1]
+
+
 def test_a_batch_on_the_device_shows_its_rows_to_who_looks():
     rows, sunk = [], []
 
