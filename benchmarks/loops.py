@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from networks import Case, loss_fn, optimizer
 from timing import Candidate, timed
 
@@ -51,6 +52,15 @@ class Sleeper(Callback):
         """Sleep where it is time to."""
         if run_context.original_args().cur_step_num % self._every == 0:
             self.seconds += timed(lambda: time.sleep(self._sleep))
+
+
+class Schedule(Callback):
+    """Sets another learning rate at every step, so that nothing may be run ahead."""
+
+    def on_train_step_end(self, run_context: RunContext) -> None:
+        """Set it."""
+        params = run_context.original_args()
+        params.learning_rate = 1e-2 / (1 + params.cur_step_num)
 
 
 class Limit:
@@ -124,9 +134,9 @@ class Railbus:
     ) -> None:
         self._case, self._data, self._epochs = case, data, epochs
         self.callbacks = callbacks
-        self.trainer = Trainer(
-            case.build(), loss_fn, optimizer(), run_ahead=run_ahead or RunAhead()
-        )
+        scheduled = any(isinstance(one, Schedule) for one in callbacks)
+        optimized = optax.inject_hyperparams(optax.sgd)(1e-2) if scheduled else optimizer()
+        self.trainer = Trainer(case.build(), loss_fn, optimized, run_ahead=run_ahead or RunAhead())
         self.stats: Any = None
 
     def seconds(self) -> float:

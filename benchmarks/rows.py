@@ -6,7 +6,7 @@ import endurance
 import events
 import memory
 import peers
-from loops import Limit, Observed, Railbus, Sleeper, plain, readers
+from loops import Limit, Observed, Railbus, Schedule, Sleeper, plain, readers
 from networks import LARGE, SMALL, Case
 from report import Row
 from timing import Figure, Rounds, interleave
@@ -18,12 +18,15 @@ ALLOWED_OBSERVED = {SMALL: 1.35, LARGE: 1.07}
 FASTER_THAN_PLAIN = 2.0
 SLEEP, SLEEP_EVERY, ALLOWED_ASLEEP = 0.02, 100, 1.05
 EVENTS_PER_SECOND = 80_000
+ALLOWED_SCHEDULED = 2.0  # of lockstep
 STATES = 3
 FLAT, STEADY = 1.02, 1.05
 
 LIMIT, RAILBUS, OBSERVED = "the limit", "Railbus, 3 callbacks", "Railbus, 3 and an observer"
 BRIEF = "a run of one epoch alone"
 PLAIN, LOCKSTEP = "plain jitted loop, reads the loss", "lockstep, 3 callbacks"
+SCHEDULED = "learning rate set at every step"
+SCHEDULED_LOCKSTEP = "the same in lockstep"
 SLOW = f"a callback of {1000 * SLEEP:.0f} ms every {SLEEP_EVERY} steps"
 
 
@@ -48,6 +51,10 @@ class Network:
             self._add_slow(data)
         if case.name == SMALL:
             self._candidates[BRIEF] = Railbus(case, data, readers(), 1).seconds
+            off, few = RunAhead.off(), case.few
+            self._candidates[SCHEDULED] = Railbus(case, data, [Schedule()], few).seconds
+            alone = Railbus(case, data, [Schedule()], few, off)
+            self._candidates[SCHEDULED_LOCKSTEP] = alone.seconds
         self._candidates[PLAIN] = plain(case, data, self._limit)
         self._candidates[LOCKSTEP] = lockstep.seconds
         self._peers = peers.candidates(case, data) if with_peers else {}
@@ -68,6 +75,11 @@ class Network:
         faster, least = found.ratio(PLAIN, RAILBUS), FASTER_THAN_PLAIN if name == SMALL else None
         yield Row(name, "plain loop / Railbus, 3 callbacks", faster, least=least)
         yield self._row(found, LOCKSTEP)
+        if SCHEDULED in self._candidates:
+            yield self._row(found, SCHEDULED)
+            yield self._row(found, SCHEDULED_LOCKSTEP)
+            times = found.ratio(SCHEDULED, SCHEDULED_LOCKSTEP)
+            yield Row(name, f"{SCHEDULED} / lockstep", times, most=ALLOWED_SCHEDULED)
         for one, (fit, _) in self._peers.items():
             yield self._row(found, one, None, f"{fit.calls} calls in {fit.steps} steps")
         if self._asleep:
