@@ -19,6 +19,11 @@ FACTS = frozenset(
 )
 # Names that only make sense when the compiled step reads them.
 HYPERPARAMS = frozenset("learning_rate momentum weight_decay b1 b2 eps train_network".split())
+RESULTS = frozenset({"metrics", "eval_results"})  # of a validation
+INJECT = (
+    "build the optimizer with optax.inject_hyperparams, for example "
+    "optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)"
+)
 
 Write = Callable[[Any], Any]
 Patch = dict[str, bytes | None]
@@ -39,9 +44,20 @@ class _Attributes(dict[str, Any]):
             return self[name]
         except KeyError:
             pass
+        raise ParamError(f"cb_params has no {name!r} at this point; {self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        if name in RESULTS:
+            return (
+                "it is there in on_eval_end, and in fit's on_train_epoch_end after a validation "
+                "(see valid_dataset and valid_frequency)"
+            )
+        if name in HYPERPARAMS:
+            return f"the optimizer does not inject it; {INJECT}"
+        if name in FACTS:
+            return "the run sets it later, or this kind of run has none"
         near = difflib.get_close_matches(name, self, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"it has {sorted(self)}"
-        raise ParamError(f"cb_params has no {name!r} at this point; {hint}")
+        return f"did you mean {', '.join(map(repr, near))}?" if near else f"it has {sorted(self)}"
 
 
 class Snapshot(FrozenDict, _Attributes):
@@ -225,8 +241,7 @@ class Ledger:
         if key in HYPERPARAMS:
             raise NotTraced(
                 f"cb_params.{key} is not read by the compiled step, so an assignment would have no "
-                f"effect; build the optimizer with optax.inject_hyperparams, for example "
-                f"optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)"
+                f"effect; {INJECT}"
             )
         if key in FACTS:
             raise ReadOnlyParam(

@@ -1,5 +1,6 @@
 """`Callback`: what users subclass."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -16,9 +17,11 @@ class Callback:
     """A participant of a run: override the hooks you need, each a `def` or an `async def`.
 
     Plain hooks run one after another in the thread that trains (in one beside it, if a callback of
-    the list has a deadline), async ones on the run's event loop; return values are ignored. A hook that is not overridden is not delivered and costs nothing. The
-    older names `begin, epoch_begin, step_begin, step_end, epoch_end, end` serve training and
-    evaluation alike; `train` and `eval` call them, `fit` refuses them, as in MindSpore.
+    the list has a deadline), async ones on the run's event loop; return values are ignored. A hook
+    that is not overridden is not delivered and costs nothing; a method that is spelled almost like
+    one is refused when a run begins. The older names `begin, epoch_begin, step_begin, step_end,
+    epoch_end, end` serve training and evaluation alike; `train` and `eval` call them, `fit` refuses
+    them, as in MindSpore.
 
     A callback is entered once per run before its first event and exited after the last one.
     `__enter__` may return another callback that takes its place.
@@ -26,9 +29,9 @@ class Callback:
     Attributes:
         on_error: what an exception in a hook, or a missed deadline, does: `"raise"` ends the run
             with it, `"stop"` asks the run to stop, `"detach"` goes on without this callback.
-        needs: how often, in steps of training, it looks at `train_network` or `optimizer`, for example
-            `{"train_network": 100}`. A block then ends there, so that the state is at hand; at any
-            other step it is computed anew, which costs up to a block's time.
+        needs: how often, in steps of training, it looks at `train_network` or `optimizer`, for
+            example `{"train_network": 100}`. A block then ends there, so that the state is at
+            hand; at any other step it is computed anew, which costs up to a block's time.
         deadline: seconds a hook may take before the run goes on without it; None waits (C7).
     """
 
@@ -98,6 +101,13 @@ class Callback:
     def on_exception(self, run_context: RunContext, error: BaseException) -> Any:
         """Once, when the run has failed with `error`, in place of `on_train_end`."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs of this callback; only values that a snapshot can carry."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave; called after `on_train_begin` of a resumed run."""
+
     def begin(self, run_context: RunContext) -> Any:
         """MindSpore's older name of `on_train_begin` and `on_eval_begin`."""
 
@@ -122,6 +132,7 @@ def callback_list(callbacks: Any) -> list[Callback]:
 
     Raises:
         CallbackTypeError: naming the first element that is not a `Callback`.
+        ArgumentError: naming a method that is spelled almost like a hook.
     """
     if callbacks is None:
         return []
@@ -131,7 +142,24 @@ def callback_list(callbacks: Any) -> list[Callback]:
             what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
             fix = "; make an instance of it" if isinstance(one, type) else ""
             raise CallbackTypeError(f"callbacks[{place}] must be a Callback, got {what}{fix}")
+        _refuse_misspelled(one)
     return given
+
+
+def _refuse_misspelled(callback: Callback) -> None:
+    """A method that is named like a hook and is none would never be called."""
+    hooks = {hook.value for hook in Hook}
+    for name in dir(callback):
+        if not name.startswith("on_") or name in hooks or name in vars(Callback):
+            continue
+        near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.75)
+        if near or name.startswith(("on_train_", "on_eval_")):
+            raise ArgumentError(
+                f"{type(callback).__name__}.{name} is no hook and would never be called"
+                + (f"; did you mean {near[0]}?" if near else "")
+                + f" Hooks are {', '.join(hook.value for hook in Hook)}; begin the names of other "
+                f"methods with something else"
+            )
 
 
 def needs_of(callbacks: Sequence[Callback]) -> tuple[int, ...]:

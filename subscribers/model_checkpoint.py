@@ -20,11 +20,12 @@ from .context import RunContext
 class ModelCheckpoint(Callback):
     """Saves the network on a schedule, or when a monitored value has improved.
 
-    At `on_train_step_end`: `<directory>/<prefix>-<epoch>_<step in epoch>.ckpt`, and at `on_train_end` the
-    last step if it was not saved (a stopped run too). With `monitor`: at `on_train_epoch_end`, when
-    the value is the best so far, and nothing else. If files of the prefix are there when a run
-    begins, the run's own get `<prefix>_1` and so on, so that nothing is overwritten. MindSpore's
-    `ModelCheckpoint`; the best is what Keras calls `save_best_only`.
+    At `on_train_step_end`: `<directory>/<prefix>-<epoch>_<step in epoch>.ckpt`, and at
+    `on_train_end` the last step if it was not saved (a stopped run too). With `monitor`: at
+    `on_train_epoch_end`, when the value is the best so far, and nothing else. If files of the
+    prefix are there when a run begins, the run's own get `<prefix>_1` and so on, so that nothing is
+    overwritten. `load_checkpoint` reads either format. MindSpore's `ModelCheckpoint`; the best is
+    what Keras calls `save_best_only`.
 
     Args:
         prefix: of the file names, without "/".

@@ -180,9 +180,9 @@ class Runner:
         """The batches in the first of so many rows of arrays that XLA can use in place."""
         fed = _fed(batches[0])
         free = self._free.setdefault((mode, fed), [])
-        if free:
+        try:
             buffers = free.pop()
-        else:
+        except IndexError:
             buffers = tuple(_aligned((rows, *shape), dtype) for shape, dtype in fed)
         for buffer, leaves in zip(buffers, zip(*map(_leaves, batches), strict=True), strict=True):
             np.stack(leaves, out=buffer[: len(batches)], casting="same_kind")

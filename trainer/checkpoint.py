@@ -235,7 +235,8 @@ def _check_fit(path: Path, wanted: Leaves, found: Leaves) -> None:
     kinds = [(name, kind(found[name]), kind(wanted[name])) for name in both]
     faults += [f"{name!r} is {got}, expected {want}" for name, got, want in kinds if got != want]
     if faults:
-        raise CheckpointError(f"'{path}' does not fit: {'; '.join(faults)}")
+        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise CheckpointError(f"'{path}' does not fit: {'; '.join(faults[:5])}{more}")
 
 
 def _checksum(arrays: Arrays) -> int:

@@ -85,6 +85,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     stats: RunStats
     error: BaseException | None = None
 
+    def __repr__(self) -> str:
+        return f"<RunResult {self.run_id!r}: {self}>"
+
     def __str__(self) -> str:
         where = f"after step {self.step} of epoch {self.epoch}"
         if self.status is Status.COMPLETED:

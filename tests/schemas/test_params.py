@@ -22,6 +22,19 @@ def test_an_absent_name_is_an_attribute_error_that_lists_near_ones(ledger):
         _ = ledger.params["cur_epoch_num"]
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("eval_results", "after a validation"),
+        ("momentum", "optax.inject_hyperparams"),
+        ("cur_epoch_num", "the run sets it later"),
+    ],
+)
+def test_an_absent_name_of_the_runs_own_says_where_it_is_to_be_found(ledger, name, says):
+    with pytest.raises(AttributeError, match=f"no '{name}' at this point; .*{says}"):
+        getattr(ledger.params, name)
+
+
 def test_writes_are_a_patch_and_only_possible_inside_a_hook(ledger):
     with pytest.raises(ReadOnlyParam, match="only inside a hook"):
         ledger.params.mine = 1

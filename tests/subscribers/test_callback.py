@@ -8,7 +8,7 @@ import optax
 import pytest
 from flax import nnx
 
-from railbus.schemas.errors import DeadlineExceeded
+from railbus.schemas.errors import ArgumentError, DeadlineExceeded
 from railbus.subscribers import Callback
 from railbus.trainer import Trainer
 
@@ -81,6 +81,29 @@ def test_an_object_listed_twice_is_called_twice():
 
     assert notes.count("a end") == 2
     assert list(result.stats.callbacks) == ["Notes", "Notes#2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("on_train_step_ends", "did you mean on_train_step_end?"),
+        ("on_epoch_end", "did you mean on_"),
+        ("on_train_batch", "Hooks are on_train_begin"),
+    ],
+)
+def test_a_method_that_is_almost_a_hook_is_refused(name, says):
+    callback = type("Mine", (Callback,), {name: lambda self, run_context: None})()
+
+    with pytest.raises(ArgumentError, match=f"Mine.{name} is no hook") as caught:
+        make_trainer().train(1, DATA, callback)
+
+    assert says in str(caught.value)
+
+
+def test_other_methods_are_the_callbacks_own():
+    callback = type("Mine", (Callback,), {"on_message": lambda self, text: None})()
+
+    assert make_trainer().train(1, DATA, callback).status == "completed"
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
