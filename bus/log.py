@@ -40,6 +40,11 @@ class Window:
             left.append(self.pop())
         return left
 
+    def clear(self) -> Collection[Committed]:
+        """Remove and return all entries, oldest first."""
+        entries, self.entries, self._used = self.entries, deque(), 0
+        return entries
+
     def pop(self) -> Committed:
         """Remove and return the oldest entry."""
         entry = self.entries.popleft()
@@ -61,8 +66,9 @@ class Observer:
     """Committed events in order, through a buffer of its own; iterate with `for` or `async for`.
 
     Yields `Event`s, and a `Gap` in the place of events that were lost. It never slows the run:
-    when its buffer is full the oldest events make room. The iteration ends with the run, after
-    what is buffered. Dropping or closing it detaches it.
+    when its buffer is full the oldest events make room. Whoever iterates takes what is buffered
+    in one go, so that up to two buffers are held. The iteration ends with the run, after what is
+    buffered. Dropping or closing it detaches it.
 
     Attributes:
         closed: it takes no more events.
@@ -83,6 +89,7 @@ class Observer:
         self._hooks = _hooks(hooks)
         self._every = every
         self._window = Window(buffer, buffer_bytes)
+        self._taken: deque[Event] = deque()  # out of the window, and older than any gap
         self._gaps: dict[str, Gap] = {}
         self.closed = False
         self._wake: Callable[[], object] | None = None
@@ -125,11 +132,14 @@ class Observer:
 
     def _take(self, wake: Callable[[], object] | None) -> Event | Gap | None:
         """The next item; None when there is none yet (`wake` is called once there may be)."""
+        if self._taken:
+            return self._taken.popleft()
         with self._lock:
             if self._gaps:
                 return self._gaps.pop(next(iter(self._gaps)))
             if self._window.entries:
-                return self._window.pop().event
+                self._taken.extend(entry.event for entry in self._window.clear())
+                return self._taken.popleft()
             if self.closed:
                 raise StopIteration
             self._wake = wake
@@ -139,6 +149,8 @@ class Observer:
         return self
 
     def __next__(self) -> Event | Gap:
+        if self._taken:
+            return self._taken.popleft()
         if self._window.entries or self.closed:
             item = self._take(None)
             if item is not None:
