@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+import msgspec
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
@@ -20,14 +21,14 @@ from .sequencer import Role, Sequencer
 logger = logging.getLogger(__name__)
 
 
-class Draft(NamedTuple):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event before it has its place in the run: what to change in `cb_params`, and when it was.
 
     `at` is a `time.perf_counter_ns()`, None means now; `error` goes with `on_exception`.
     """
 
     hook: Hook
-    changes: Mapping[str, Any] = {}
+    changes: Mapping[str, Any] = msgspec.field(default_factory=dict)
     drop: tuple[str, ...] = ()
     at: int | None = None
     error: BaseException | None = None

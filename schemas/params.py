@@ -2,7 +2,9 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NoReturn, Self
+
+import msgspec
 
 from .codec import entry, join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
@@ -29,7 +31,7 @@ Write = Callable[[Any], Any]
 Patch = dict[str, bytes | None]
 
 
-class Live(NamedTuple):
+class Live(msgspec.Struct, frozen=True, gc=False):
     """A value that callbacks in this process get as it is, and a snapshot holds in `packed` form."""
 
     value: Any
@@ -163,7 +165,7 @@ class Ledger:
         """What the run itself changes before an event."""
         for key, value in changes.items():
             if type(value) is Live:
-                shown, packed = value
+                shown, packed = value.value, value.packed
             else:
                 shown, packed = value, pack(value, key)
             start = self._starts.get(key)

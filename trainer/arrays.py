@@ -67,7 +67,7 @@ class ArrayDataset:
         return samples // self.batch_size if self.drop_remainder else -(-samples // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return (tuple(array[rows] for array in self.arrays) for rows in self.order())
+        return (tuple([array[rows] for array in self.arrays]) for rows in self.order())
 
     def order(self) -> Iterator[slice | Rows]:
         """The next epoch as its batches' rows; it counts as an iteration."""

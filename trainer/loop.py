@@ -102,9 +102,9 @@ class RunLoop:
         if hook is Hook.TRAIN_STEP_BEGIN:
             return {"train_dataset_element": live_batch(*self._pipeline.batch())}
         if hook is Hook.TRAIN_STEP_END:
-            here = self._pipeline.here
-            outputs = {"net_outputs": self._outputs["train"]}
-            return {**outputs, **self.traced.moved, **self.handles.at(here)}
+            changes = self.handles.at(self._pipeline.here)
+            changes["net_outputs"] = self._outputs["train"]
+            return changes | self.traced.moved if self.traced.moved else changes
         match hook:
             case Hook.EVAL_STEP_BEGIN:
                 return {"eval_dataset_element": live_batch(*self._pipeline.batch())}
