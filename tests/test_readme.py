@@ -23,6 +23,8 @@ def test_the_python_blocks_of_the_readme_run_in_their_order(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "epoch: 1 step: 50, loss is " in done.stdout
     assert "completed after step 171 of epoch 3 {'accuracy': " in done.stdout
-    assert "on_train_step_end #" in done.stdout
+    assert "stopped by HalveOnPlateau after step " in done.stdout
+    assert ": the third plateau" in done.stdout
+    assert "on_train_step_end #101 " in done.stdout
     assert "stopped by operator after step " in done.stdout
     assert done.stdout.rstrip().endswith(": asked by the operator")
