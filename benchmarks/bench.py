@@ -137,6 +137,8 @@ def main() -> None:
     began = time.monotonic()
     table = list(rows(arguments, rounds))
     print(head, "", text([row.cells() for row in table], HEADS), sep="\n")
+    if arguments.quick:
+        print("one short round of each: these verdicts mean nothing")
     say("cost as the work grows")
     found = events.growth(arguments.quick)
     print("\nthousands of events a second, bus alone, by callbacks and snapshot")

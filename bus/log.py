@@ -8,6 +8,7 @@ from typing import Any, Self
 from weakref import ref
 
 import anyio
+from anyio import NoEventLoopError
 from anyio.lowlevel import EventLoopToken, checkpoint, current_token
 
 from railbus.schemas.errors import ArgumentError
@@ -155,6 +156,10 @@ class Observer:
             item = self._take(None)
             if item is not None:
                 return item
+        if _in_event_loop():
+            raise ArgumentError(
+                "`for` would block this event loop; use `async for` over an observer"
+            )
         arrived = threading.Event()
         while (item := self._take(arrived.set)) is None:
             arrived.wait()
@@ -196,6 +201,14 @@ class Observer:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+def _in_event_loop() -> bool:
+    try:
+        current_token()
+    except NoEventLoopError:
+        return False
+    return True
 
 
 class EventLog:

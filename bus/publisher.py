@@ -198,10 +198,11 @@ class Publisher:
         self.ledger.renew()
         self.sequencer.expire(time.monotonic())
         logger.error(
-            "%s did not ack %s within %s s and is detached",
+            "%s did not ack %s within %s s and is left behind, on_error=%r",
             participant.role.name,
             self.sequencer.event,
             participant.role.deadline,
+            participant.role.on_error,
         )
 
     def _failure(self, event: Event) -> BaseException:
@@ -216,4 +217,6 @@ class Publisher:
                 event=str(event),
                 subscriber=role.name,
             )
+        else:
+            error.add_note(f"railbus: {role.name} raised it in {event} of run {event.run_id}")
         return error

@@ -46,9 +46,8 @@ async def watch(run: Run) -> None:
         if isinstance(event, Gap):
             continue
         seen = event.cb_params
-        print(
-            f"  observer: epoch {seen.cur_epoch_num} ended, {event.time_ns / 1e9:.2f} s", flush=True
-        )
+        line = f"  observer: epoch {seen.cur_epoch_num} ended, {event.time_ns / 1e9:.2f} s\n"
+        print(line, end="", flush=True)  # in one piece: the callbacks print from another thread
 
 
 async def train(directory: Path, epochs: int) -> tuple[RunResult, ModelCheckpoint]:

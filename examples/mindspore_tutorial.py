@@ -71,7 +71,7 @@ def main() -> None:
     """Train with each of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path("runs/tutorial"))
-    parser.add_argument("--seconds", type=float, default=1.0, help="for StopTimeMonitor")
+    parser.add_argument("--seconds", type=float, default=4.0, help="for StopTimeMonitor")
     arguments = parser.parse_args()
     pixels, labels = load_digits(return_X_y=True)
     data = ArrayDataset(

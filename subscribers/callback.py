@@ -1,6 +1,8 @@
 """`Callback`: what users subclass."""
 
 import difflib
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -18,8 +20,8 @@ class Callback:
 
     Plain hooks run one after another in the thread that trains (in one beside it, if a callback of
     the list has a deadline), async ones on the run's event loop; return values are ignored. A hook
-    that is not overridden is not delivered and costs nothing; a method that is spelled almost like
-    one is refused when a run begins. The older names `begin, epoch_begin, step_begin, step_end,
+    that is not overridden is not delivered and costs nothing; another method whose name begins with
+    `on_` is refused when a run begins. The older names `begin, epoch_begin, step_begin, step_end,
     epoch_end, end` serve training and evaluation alike; `train` and `eval` call them, `fit` refuses
     them, as in MindSpore.
 
@@ -132,7 +134,7 @@ def callback_list(callbacks: Any) -> list[Callback]:
 
     Raises:
         CallbackTypeError: naming the first element that is not a `Callback`.
-        ArgumentError: naming a method that is spelled almost like a hook.
+        ArgumentError: naming a method `on_...` that is no hook, or takes other arguments.
     """
     if callbacks is None:
         return []
@@ -147,19 +149,34 @@ def callback_list(callbacks: Any) -> list[Callback]:
 
 
 def _refuse_misspelled(callback: Callback) -> None:
-    """A method that is named like a hook and is none would never be called."""
-    hooks = {hook.value for hook in Hook}
+    """Methods that would never be called, or not with what a hook is called with."""
+    hooks = [hook.value for hook in Hook]
+    kind = type(callback).__name__
     for name in dir(callback):
-        if not name.startswith("on_") or name in hooks or name in vars(Callback):
+        method = getattr(type(callback), name, None) if name.startswith("on_") else None
+        if not callable(method):
             continue
-        near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.75)
-        if near or name.startswith(("on_train_", "on_eval_")):
+        if name not in vars(Callback):
             raise ArgumentError(
-                f"{type(callback).__name__}.{name} is no hook and would never be called"
-                + (f"; did you mean {near[0]}?" if near else "")
-                + f" Hooks are {', '.join(hook.value for hook in Hook)}; begin the names of other "
-                f"methods with something else"
+                f"{kind}.{name} is no hook and would never be called{_meant(name, hooks)}; the hooks "
+                f"are {', '.join(hooks)}, begin the names of other methods with something else"
             )
+        given = (None,) * (2 if name == Hook.EXCEPTION.value else 1)
+        try:
+            inspect.signature(getattr(callback, name)).bind(*given)
+        except TypeError as error:
+            takes = "(self, run_context, error)" if len(given) > 1 else "(self, run_context)"
+            raise ArgumentError(f"{kind}.{name} must take {takes}: {error}") from error
+
+
+def _meant(name: str, hooks: Sequence[str]) -> str:
+    """The hook of that name in Keras, Lightning or Transformers, or the one spelled most alike."""
+    words = re.sub("batch", "step", re.sub("validation|val|test", "eval", name))
+    words = words.replace("_start", "_begin")
+    if words not in hooks:
+        words = words.replace("on_", "on_train_", 1)
+    near = [words] if words in hooks else difflib.get_close_matches(name, hooks, n=1, cutoff=0.75)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def needs_of(callbacks: Sequence[Callback]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from railbus.schemas.params import CallbackParams
 from .callback import Callback
 from .checks import count
 from .context import RunContext
+from .printing import say
 
 
 class LossMonitor(Callback):
@@ -44,7 +45,7 @@ class LossMonitor(Callback):
         cb_params = run_context.original_args()
         if "metrics" in cb_params:
             results = {name: _plain(value) for name, value in cb_params.metrics.items()}
-            print(f"Eval result: epoch {cb_params.cur_epoch_num}, metrics: {results}", flush=True)
+            say(f"Eval result: epoch {cb_params.cur_epoch_num}, metrics: {results}")
 
     def on_eval_begin(self, run_context: RunContext) -> None:
         """Count a lone evaluation's steps."""
@@ -65,7 +66,7 @@ class LossMonitor(Callback):
             run_context.request_stop(f"epoch {epoch} step {step}: an output is NaN or Inf")
         if self._every and cb_params.cur_step_num - self._last >= self._every:
             self._last = cb_params.cur_step_num
-            print(f"epoch: {epoch} step: {step}, loss is {float(np.mean(loss))}", flush=True)
+            say(f"epoch: {epoch} step: {step}, loss is {float(np.mean(loss))}")
 
 
 def _floats(outputs: Any) -> list[Any]:

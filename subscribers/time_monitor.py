@@ -3,6 +3,7 @@
 from .callback import Callback
 from .checks import count, flag
 from .context import RunContext
+from .printing import say
 
 
 class TimeMonitor(Callback):
@@ -11,7 +12,8 @@ class TimeMonitor(Callback):
     At `on_train_epoch_end`: `Train epoch time: 7388.254 ms, per step time: 7.877 ms`; at
     `on_eval_epoch_end` the same with `Eval`. Training's time ends before the validation begins, and
     is divided by the steps that were run (MindSpore's `TimeMonitor` shows the validation's time
-    there, and divides by all steps of a full epoch). Times are the events' own.
+    there, and divides by all steps of a full epoch). Times are the events' own, which
+    are the device's where it runs ahead of the callbacks (docs/run-ahead.md).
 
     Args:
         data_size: steps to divide by instead; None takes those that were run.
@@ -68,7 +70,7 @@ class TimeMonitor(Callback):
         line += f", per step time: {clock.total * 1e3 / steps:5.3f} ms"
         if self._data_time:
             line += f" (data time: {clock.waiting * 1e3 / steps:5.3f} ms)"
-        print(line, flush=True)
+        say(line)
 
 
 class _Clock:

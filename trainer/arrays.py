@@ -67,7 +67,15 @@ class ArrayDataset:
         return samples // self.batch_size if self.drop_remainder else -(-samples // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return (tuple([array[rows] for array in self.arrays]) for rows in self.order())
+        arrays = self.views
+        if self.shuffle:
+            return (tuple([read_only(one[rows]) for one in arrays]) for rows in self.order())
+        return (tuple([one[rows] for one in arrays]) for rows in self.order())
+
+    @property
+    def views(self) -> tuple[Any, ...]:
+        """The arrays, read-only, as batches are: whoever changes one would change later epochs."""
+        return tuple(map(read_only, self.arrays))
 
     def order(self) -> Iterator[slice | Rows]:
         """The next epoch as its batches' rows; it counts as an iteration."""
@@ -107,8 +115,8 @@ class Picked(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return tuple(array[self.rows] for array in self._arrays[place])
-        return self._arrays[place][self.rows]
+            return tuple(read_only(array[self.rows]) for array in self._arrays[place])
+        return read_only(self._arrays[place][self.rows])
 
 
 Batch: TypeAlias = tuple[Any, ...] | Picked
@@ -119,6 +127,14 @@ def layout_of(batch: Batch) -> Layout:
     if isinstance(batch, Picked):
         return batch.layout
     return tuple((tuple(leaf.shape), leaf.dtype) for leaf in batch)
+
+
+def read_only(array: Any) -> Any:
+    """The same array, which cannot be written to through what is returned."""
+    if isinstance(array, np.ndarray) and array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
 
 
 def as_array(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from railbus.schemas.errors import DatasetError
 
-from .arrays import ArrayDataset, Batch, Layout, Picked, as_array, kind_of, layout_of
+from .arrays import ArrayDataset, Batch, Layout, Picked, as_array, kind_of, layout_of, read_only
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ def _shared(iterator: Any) -> deque[Any]:
 class BatchSource:
     """One dataset as a run reads it, pass by pass.
 
-    Batches are read ahead and may be given back, so a dataset must not reuse its buffers.
+    Batches are read ahead and may be given back, so a dataset must not reuse its buffers; what a
+    run shows of them is read-only.
 
     Args:
         dataset: a re-iterable of batches, or an iterator (good for one epoch). A batch is a tuple,
@@ -106,7 +107,8 @@ class BatchSource:
     def iterate(self) -> Iterator[Any]:
         """A new iteration over the dataset, or the iterator that it is."""
         if self.picked:
-            return (Picked(self.dataset.arrays, rows) for rows in self.dataset.order())
+            arrays = self.dataset.views
+            return (Picked(arrays, rows) for rows in self.dataset.order())
         return _iterate(self.dataset, self.name)
 
     def nothing(self) -> DatasetError:
@@ -319,7 +321,7 @@ class Pass:
 
 def _leaf(place: int, leaf: Any, where: str) -> Any:
     try:
-        return as_array(leaf)
+        return read_only(as_array(leaf))
     except (TypeError, ValueError, RuntimeError) as error:
         raise DatasetError(
             f"{where} holds {kind_of(leaf)} at position {place}, expected a numeric array: {error}"

@@ -68,7 +68,9 @@ def checked(run_ahead: object) -> RunAhead:
         ArgumentTypeError: it is none.
     """
     if not isinstance(run_ahead, RunAhead):
-        raise ArgumentTypeError(f"run_ahead must be a RunAhead, got {run_ahead!r}")
+        raise ArgumentTypeError(
+            f"run_ahead must be a RunAhead, for example RunAhead.off(), got {run_ahead!r}"
+        )
     return run_ahead
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,13 @@ class NetworkHandle:
 
     @property
     def params(self) -> Any:
-        """Nested dict of the trained arrays."""
-        return self._moment.state.network.params
+        """Nested dict of the trained arrays, a new one each time; assign it to change the run."""
+        return _copied(self._moment.state.network.params)
 
     @property
     def state(self) -> Any:
         """Nested dict of what else the network holds (batch statistics, RNGs); may be empty."""
-        return self._moment.state.network.rest
+        return _copied(self._moment.state.network.rest)
 
     def save(
         self, path: str | Path, format: str = "ckpt", notes: Mapping[str, Any] | None = None
@@ -62,6 +62,12 @@ class NetworkHandle:
         tree = {"params": self.params, "state": self.state, "optimizer": optimizer}
         write_tree(Path(path), tree, notes or {})
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"cb_params.train_network has params and state, no {name!r}; the values of a layer are "
+            f"in train_network.params, and trainer.predict and trainer.eval use this very state"
+        )
+
     def __repr__(self) -> str:
         return f"<{type(self.source).__name__} at one event>"
 
@@ -76,8 +82,8 @@ class OptimizerHandle:
 
     @property
     def state(self) -> Any:
-        """Its optax state."""
-        return self._moment.state.optimizer
+        """Its optax state, a new tree each time."""
+        return _copied(self._moment.state.optimizer)
 
     def __repr__(self) -> str:
         return "<the optimizer at one event>"
@@ -133,6 +139,11 @@ def replaced_params(old: Any, new: Any) -> Any:
                 f"{now.dtype}{list(now.shape)}"
             )
     return new
+
+
+def _copied(tree: Any) -> Any:
+    """The same arrays in containers of their own: what is put into those changes no run."""
+    return jax.tree.map(lambda leaf: leaf, tree)
 
 
 def _size(params: Any) -> str:

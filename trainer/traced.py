@@ -73,9 +73,10 @@ class Traced:
 
         def check(value: Any) -> Any:
             array = np.asarray(value)
-            if array.dtype.kind not in "biuf" or array.shape != like.shape:
+            numeric = array.dtype.kind in "biuf" and array.shape == like.shape
+            if not numeric or not np.isfinite(array).all():
                 raise ArgumentError(
-                    f"cb_params.{name} takes a number like {self.values[name]!r}, got {value!r}"
+                    f"cb_params.{name} takes a finite number like {self.values[name]!r}, got {value!r}"
                 )
             return array.astype(like.dtype)[()]
 

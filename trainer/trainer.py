@@ -65,7 +65,10 @@ class Trainer:
         if optimizer is not None and not (
             hasattr(optimizer, "init") and hasattr(optimizer, "update")
         ):
-            raise ArgumentTypeError(f"optimizer must be an optax transformation, got {optimizer!r}")
+            raise ArgumentTypeError(
+                f"optimizer must be an optax transformation, for example optax.adam(1e-3), got "
+                f"{optimizer!r}"
+            )
         self.bus = EventBus() if bus is None else bus
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self.eval_network = eval_network

@@ -86,12 +86,14 @@ def test_an_object_listed_twice_is_called_twice():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("on_train_step_ends", "did you mean on_train_step_end?"),
-        ("on_epoch_end", "did you mean on_"),
-        ("on_train_batch", "Hooks are on_train_begin"),
+        ("on_train_step_ends", "(did you mean on_train_step_end?)"),
+        ("on_epoch_end", "(did you mean on_train_epoch_end?)"),
+        ("on_train_batch_end", "(did you mean on_train_step_end?)"),
+        ("on_validation_start", "(did you mean on_eval_begin?)"),
+        ("on_message", "never be called; the hooks are on_train_begin"),
     ],
 )
-def test_a_method_that_is_almost_a_hook_is_refused(name, says):
+def test_a_method_that_is_named_like_a_hook_and_is_none_is_refused(name, says):
     callback = type("Mine", (Callback,), {name: lambda self, run_context: None})()
 
     with pytest.raises(ArgumentError, match=f"Mine.{name} is no hook") as caught:
@@ -100,10 +102,20 @@ def test_a_method_that_is_almost_a_hook_is_refused(name, says):
     assert says in str(caught.value)
 
 
-def test_other_methods_are_the_callbacks_own():
-    callback = type("Mine", (Callback,), {"on_message": lambda self, text: None})()
+def test_a_hook_that_takes_other_arguments_is_refused_before_anything_runs():
+    entered = []
 
-    assert make_trainer().train(1, DATA, callback).status == "completed"
+    class Wrong(Callback):
+        def __enter__(self):
+            entered.append(self)
+
+        def on_train_end(self):
+            pass
+
+    with pytest.raises(ArgumentError, match=r"Wrong.on_train_end must take \(self, run_context\)"):
+        make_trainer().train(1, DATA, Wrong())
+
+    assert entered == []
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -326,6 +326,31 @@ def test_a_batch_on_the_device_shows_its_rows_to_who_looks():
     assert set(sunk) == {(True, 2)}
 
 
+@pytest.mark.parametrize("ahead", [RunAhead(), RunAhead.off(), RunAhead(block_steps=4, ahead=3)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_a_callback_puts_into_what_it_is_shown_changes_no_run(ahead, shuffle):
+    inputs, refused = X.copy(), []
+
+    def spoil(run_context):
+        params = run_context.original_args()
+        params.train_network.params["w"] = None
+        params.optimizer.state.hyperparams["learning_rate"] = 0.0
+        try:
+            params.train_dataset_element[0][:] = 0
+        except ValueError:
+            refused.append(params.cur_step_num)
+
+    weights = []
+    for callbacks in ([], [LambdaCallback(on_train_step_begin=spoil)]):
+        trainer = Trainer(Linear(), mse, optax.inject_hyperparams(optax.sgd)(0.1), run_ahead=ahead)
+        trainer.train(2, ArrayDataset(inputs, Y, batch_size=4, shuffle=shuffle), callbacks)
+        weights.append(np.asarray(trainer.params["w"]).tobytes())
+
+    assert weights[0] == weights[1]
+    assert np.array_equal(inputs, X)
+    assert refused
+
+
 @pytest.mark.parametrize(
     ("dataset", "memory", "says"),
     [([(X[:4], Y[:4])], None, "no ArrayDataset"), (data(), 100, "larger than the 100 bytes")],
