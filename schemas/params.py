@@ -208,6 +208,11 @@ class Ledger:
         object.__setattr__(self.params, "_ledger", None)
         self.params = self._facade(self.params)
 
+    def close_for_good(self) -> None:
+        """The run is over: `params` can only be read, and no longer hold the ledger."""
+        self.writing = False
+        object.__setattr__(self.params, "_ledger", None)
+
     def write(self, key: str, value: Any) -> None:
         """A participant assigns `key`."""
         if key in self.traced:

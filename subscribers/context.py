@@ -7,6 +7,8 @@ from railbus.schemas.events import Event, StopRequest
 from railbus.schemas.hooks import Mode
 from railbus.schemas.params import CallbackParams, Ledger
 
+MODES: tuple[Mode, ...] = ("train", "eval")
+
 
 class RunContext:
     """A callback's side of a run: the parameters, the clock, and the way to ask for a stop."""
@@ -97,3 +99,9 @@ class RunContext:
     def _revoke(self) -> None:
         """The run has gone on without this callback: what it does from here has no effect."""
         self._ledger = self._event = None
+
+    def _leave(self) -> None:
+        """The run is over, and need not stay in memory for who keeps this."""
+        stopped = {mode: self._stop_requested(mode) for mode in MODES}
+        self._stop_requested = stopped.__getitem__
+        self._ledger = None

@@ -129,6 +129,10 @@ class CallbackParticipant:
         self.revoked = True
         self._context._revoke()
 
+    def leave(self) -> None:
+        """The run is over."""
+        self._context._leave()
+
     def _withdraw(self) -> None:
         self._ledger.revert()
         self._context._close()

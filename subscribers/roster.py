@@ -56,6 +56,11 @@ class Roster:
         kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         return self._lane.call(lambda: bool(self._exits.__exit__(kind, error, traceback)))
 
+    def leave(self) -> None:
+        """The run is over; what callbacks keep of it does not keep all of it."""
+        for one in self.participants:
+            one.leave()
+
     def _enter(self, ledger: Ledger, stop_requested: Callable[[Mode], bool]) -> None:
         names: Counter[str] = Counter()
         with ExitStack() as stack:

@@ -67,19 +67,23 @@ class ArrayDataset:
         return samples // self.batch_size if self.drop_remainder else -(-samples // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        arrays = self.views
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return self.batches(epoch)
+
+    def batches(self, epoch: int) -> Iterator[tuple[Any, ...]]:
+        """The batches of one epoch; it does not count as an iteration."""
+        arrays, order = self.views, self.order(epoch)
         if self.shuffle:
-            return (tuple([read_only(one[rows]) for one in arrays]) for rows in self.order())
-        return (tuple([one[rows] for one in arrays]) for rows in self.order())
+            return (tuple([read_only(one[rows]) for one in arrays]) for rows in order)
+        return (tuple([one[rows] for one in arrays]) for rows in order)
 
     @property
     def views(self) -> tuple[Any, ...]:
         """The arrays, read-only, as batches are: whoever changes one would change later epochs."""
         return tuple(map(read_only, self.arrays))
 
-    def order(self) -> Iterator[slice | Rows]:
-        """The next epoch as its batches' rows; it counts as an iteration."""
-        epoch, self._epoch = self._epoch, self._epoch + 1
+    def order(self, epoch: int) -> Iterator[slice | Rows]:
+        """The rows of each batch of one epoch."""
         return self._shuffled(epoch) if self.shuffle else self._ordered()
 
     def _ordered(self) -> Iterator[slice]:
@@ -91,6 +95,16 @@ class ArrayDataset:
         order = np.random.default_rng(stream).permutation(len(self.arrays[0]))
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             yield order[start : start + self.batch_size]
+
+
+def is_plain(dataset: Any) -> bool:
+    """Whether it is an `ArrayDataset` whose batches are what its arrays and its order say."""
+    kind = type(dataset)
+    return (
+        isinstance(dataset, ArrayDataset)
+        and kind.__iter__ is ArrayDataset.__iter__
+        and (kind.order, kind.batches) == (ArrayDataset.order, ArrayDataset.batches)
+    )
 
 
 class Picked(Sequence[Any]):

@@ -3,6 +3,7 @@
 import logging
 import math
 import operator
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,11 +11,25 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any
 
+import numpy as np
+
 from railbus.schemas.errors import DatasetError
 
-from .arrays import ArrayDataset, Batch, Layout, Picked, as_array, kind_of, layout_of, read_only
+from .arrays import (
+    ArrayDataset,
+    Batch,
+    Layout,
+    Picked,
+    as_array,
+    is_plain,
+    kind_of,
+    layout_of,
+    read_only,
+)
 
 logger = logging.getLogger(__name__)
+
+SAMPLERS = ("sampler", "batch_sampler")  # of PyTorch's loaders
 
 # What was read ahead from an iterator that can be read once belongs to the iterator, not to the
 # source that read it: the next source over the same object finds it here, whatever became of the
@@ -37,8 +52,9 @@ def _shared(iterator: Any) -> deque[Any]:
 class BatchSource:
     """One dataset as a run reads it, pass by pass.
 
-    Batches are read ahead and may be given back, so a dataset must not reuse its buffers; what a
-    run shows of them is read-only.
+    Batches are read ahead and may be given back. Many loaders reuse their memory, so arrays are
+    copied as they are read, unless they come from a list, a tuple or an `ArrayDataset`; what a run
+    shows of them is read-only.
 
     Args:
         dataset: a re-iterable of batches, or an iterator (good for one epoch). A batch is a tuple,
@@ -49,7 +65,8 @@ class BatchSource:
 
     def __init__(self, dataset: Any, name: str, *, picked: bool = False) -> None:
         self.dataset, self.name, self.picked = dataset, name, picked
-        self.once = _readable_once(dataset)
+        self.once, self.plain = _readable_once(dataset), is_plain(dataset)
+        self._lasting = self.plain or isinstance(dataset, (list, tuple))
         self._coming: Pass | None = None
         self._first: Layout | None = None
         self._columns: tuple[Any, ...] | None = None
@@ -96,20 +113,41 @@ class BatchSource:
         if self._coming is not None:
             self._coming.close()
             self._coming = None
-        if self.once and id(self.dataset) in _ahead_of and not _ahead_of[id(self.dataset)][1]:
+        if not self.once or id(self.dataset) not in _ahead_of:
+            return
+        ahead = _ahead_of[id(self.dataset)][1]
+        for one in [one for one in ahead if type(one) is _Raised]:
+            if one.told:
+                ahead.remove(one)
+            else:
+                one.error.__traceback__ = None  # it holds the run's frames, and those its arrays
+        if not ahead:
             _ahead_of.pop(id(self.dataset), None)
+
+    @property
+    def told(self) -> bool:
+        """Whether callbacks tell it the epoch (`set_epoch`, in PyTorch that of its sampler)."""
+        parts = [self.dataset, *(getattr(self.dataset, name, None) for name in SAMPLERS)]
+        return any(hasattr(part, "set_epoch") for part in parts)
 
     @property
     def known(self) -> Layout | None:
         """The layout of an `ArrayDataset`'s full batches, once there was one."""
-        return self._first if isinstance(self.dataset, ArrayDataset) and not self.picked else None
+        return self._first if self.plain and not self.picked else None
 
-    def iterate(self) -> Iterator[Any]:
-        """A new iteration over the dataset, or the iterator that it is."""
+    def iterate(self, epoch: int | None) -> Iterator[Any]:
+        """A new iteration over the dataset, or the iterator that it is.
+
+        Args:
+            epoch: of an `ArrayDataset`.
+        """
+        if epoch is None:
+            return _iterate(self.dataset, self.name)
+        dataset: ArrayDataset = self.dataset
         if self.picked:
-            arrays = self.dataset.views
-            return (Picked(arrays, rows) for rows in self.dataset.order())
-        return _iterate(self.dataset, self.name)
+            arrays = dataset.views
+            return (Picked(arrays, rows) for rows in dataset.order(epoch))
+        return dataset.batches(epoch)
 
     def nothing(self) -> DatasetError:
         """The error for a pass without a batch."""
@@ -170,7 +208,7 @@ class BatchSource:
                 f"{where} is {kind_of(found)}, expected a tuple, list or mapping of arrays, "
                 f"for example (inputs, labels)"
             )
-        return tuple(_leaf(place, leaf, where) for place, leaf in enumerate(found))
+        return tuple(_leaf(place, leaf, where, self._lasting) for place, leaf in enumerate(found))
 
     def _in_order(self, found: Mapping[Any, Any], where: str) -> tuple[Any, ...]:
         self._columns = self._columns or tuple(found)
@@ -183,10 +221,15 @@ class BatchSource:
 
 
 class _Raised:
-    """Stands in the place where the dataset has raised; whoever comes there gets the error."""
+    """Stands in the place where the dataset has raised; whoever comes there gets the error.
+
+    Attributes:
+        told: somebody has.
+    """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+        self.told = False
 
 
 class Pass:
@@ -194,6 +237,7 @@ class Pass:
 
     Attributes:
         begun: whether the run has come to it, rather than read ahead into it.
+        epoch: which one of an `ArrayDataset` it is.
         taken: batches that were taken and not given back.
     """
 
@@ -202,7 +246,7 @@ class Pass:
         self.begun = False
         self._ahead: deque[Any] = deque()
         self._iterator: Iterator[Any] | None = None
-        self._epoch: int | None = None
+        self.epoch: int | None = source.dataset.epoch if source.plain else None
         self._exhausted = False
         self._checked: Any = self  # which is no batch
         self._layout: Layout = ()
@@ -229,6 +273,7 @@ class Pass:
             return False
         head = self._ahead[0]
         if type(head) is _Raised:
+            head.told = True
             raise head.error
         if head is not self._checked:
             found = self.source.checked(head, self.taken, lambda: not self._read(2))
@@ -248,37 +293,48 @@ class Pass:
         batch: Batch = self._ahead.popleft()
         return batch
 
-    def read(self, count: int) -> list[Batch]:
+    def read(self, count: int, seconds: float = math.inf) -> list[Batch]:
         """Up to `count` batches of one layout; none at the end.
+
+        Args:
+            seconds: read no more after so long.
 
         Raises:
             Exception: what the dataset raised, once the batches before it have been taken.
+            BaseException: an interrupt; what was read stays there.
         """
         found: list[Batch] = []
-        layout = None
+        layout, since = None, time.perf_counter()
         try:
             while len(found) < count and self.more() and layout in (None, self._layout):
                 layout = self._layout
                 found.append(self.take())
-                found += self._known(count - len(found))
-        except Exception:
-            if not found:
+                self._take_known(found, count)
+                if time.perf_counter() - since > seconds:
+                    break
+        except BaseException as error:
+            if not found or not isinstance(error, Exception):
+                self.give_back(found)
                 raise
         return found
 
-    def _known(self, count: int) -> list[Batch]:
+    def _take_known(self, found: list[Batch], count: int) -> None:
         """Full batches of an `ArrayDataset`, which has checked its arrays, in one go."""
-        known = self.source.known
+        known, before = self.source.known, len(found)
         if known is None or known != self._layout or self._ahead or self._iterator is None:
-            return []
-        rows, found = known[0][0][0], list[Batch]()
-        for batch in islice(self._iterator, count):
-            if len(batch[0]) != rows:
-                self._ahead.append(batch)
-                break
-            found.append(batch)
-        self.taken += len(found)
-        return found
+            return
+        rows = known[0][0][0]
+        try:
+            for batch in islice(self._iterator, count - before):
+                if len(batch[0]) != rows:
+                    self._ahead.append(batch)
+                    break
+                found.append(batch)
+        except Exception as error:
+            self._ahead.append(_Raised(error))
+            self._exhausted = True
+        finally:
+            self.taken += len(found) - before
 
     def give_back(self, batches: Sequence[Batch]) -> None:
         """Batches that were taken and not trained on become the next ones, in order."""
@@ -286,20 +342,31 @@ class Pass:
         self.taken = max(self.taken - len(batches), 0)
 
     def close(self) -> None:
-        """Leave the rest out, unless it is an iterator, which keeps it.
+        """Leave the rest out, unless it is an iterator, which keeps it."""
+        iterator, self._iterator, self._exhausted = self._iterator, None, True
+        if not self.source.once and isinstance(iterator, GeneratorType):
+            iterator.close()
 
-        An `ArrayDataset` whose next epoch was only looked into is set back to it.
-        """
-        if not self.source.once and isinstance(self._iterator, GeneratorType):
-            self._iterator.close()
-        if self._epoch is not None and not self.begun:
-            self.source.dataset.epoch = self._epoch
-        self._iterator, self._exhausted = None, True
+    def expect(self, epoch: int) -> None:
+        """An `ArrayDataset` will be in that epoch when the run comes here; begin with it anew."""
+        if self.epoch != epoch:
+            self.epoch, self._iterator, self._exhausted, self.taken = epoch, None, False, 0
+            self._ahead.clear()
+
+    def begin(self) -> None:
+        """The run comes here; an `ArrayDataset` counts that as an iteration."""
+        self.begun = True
+        if self.epoch is not None:
+            self.source.dataset.epoch = self.epoch + 1
 
     def _read(self, count: int) -> bool:
         """Whether `count` batches are there, read ahead as far as that needs."""
         if self._iterator is None and not self._exhausted:
-            self._open()
+            try:
+                self._open()
+            except Exception as error:
+                self._ahead.append(_Raised(error))
+                self._exhausted = True
         while len(self._ahead) < count and self._iterator is not None and not self._exhausted:
             try:
                 self._ahead.append(next(self._iterator))
@@ -311,17 +378,17 @@ class Pass:
         return len(self._ahead) >= count
 
     def _open(self) -> None:
-        dataset = self.source.dataset
-        if isinstance(dataset, ArrayDataset):
-            self._epoch = dataset.epoch
-        self._iterator = self.source.iterate()
         if self.source.once:
-            self._ahead = _shared(dataset)
+            self._ahead = _shared(self.source.dataset)
+        self._iterator = self.source.iterate(self.epoch)
 
 
-def _leaf(place: int, leaf: Any, where: str) -> Any:
+def _leaf(place: int, leaf: Any, where: str, lasting: bool) -> Any:
     try:
-        return read_only(as_array(leaf))
+        array = as_array(leaf)
+        if isinstance(array, np.ndarray) and not lasting:
+            array = array.copy()
+        return read_only(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DatasetError(
             f"{where} holds {kind_of(leaf)} at position {place}, expected a numeric array: {error}"

@@ -15,17 +15,22 @@ from .program import Carry, Program
 from .tree import same_structure
 
 MOST_STEPS = 1024  # of a block
-ROOM = 64 * 2**20  # bytes of batches and outputs in a fused block
+ROOM = 16 * 2**20  # bytes of batches and outputs in a fused block
 LARGE_BATCH = 4 * 2**20  # bytes; taking such a row out of a block on CPU costs more than a call
+LARGE_OUTPUTS = 16 * 2**10  # bytes; a block clears room for 1024 of them, however few it fills
 
 Fuse = Literal["auto"] | bool
 
 
 class Form(NamedTuple):
-    """In which form a run's blocks are given to the device, and why."""
+    """In which form a run's blocks are given to the device, and why.
+
+    `alone`: one step a block and nothing ahead, since a step that is done again would be seen.
+    """
 
     fused: bool
     reason: str
+    alone: bool = False
 
 
 def choose(
@@ -41,11 +46,13 @@ def choose(
 
     rule                                             | form
     -------------------------------------------------+-----------
+    the step acts on the host (`io_callback`)        | dispatched, one step a block, none ahead
     `fuse=True` or `False`                           | that one
     the step cannot be looped (it changes its types) | dispatched
     batches hold keys, or are on an accelerator      | dispatched
     CPU, the step has a convolution (jax#12868)      | dispatched
     CPU, a batch of over 4 MiB                       | dispatched
+    CPU, outputs of over 16 KiB a step               | dispatched
     otherwise                                        | fused
 
     Args:
@@ -55,11 +62,17 @@ def choose(
     Raises:
         ArgumentError: `fuse=True` for a step that cannot be looped.
     """
+    steps = {
+        mode: _traced(program, mode, carry, batch, arrays.get(mode))
+        for mode, batch in batches.items()
+    }
+    if any(traced.jaxpr.effects for traced in steps.values()):
+        return Form(False, "the step acts on the host, so none may be done twice", alone=True)
     if fuse is False:
         return Form(False, "asked for")
     slow = None
     for mode, batch in batches.items():
-        traced = _traced(program, mode, carry, batch, arrays.get(mode))
+        traced = steps[mode]
         obstacle = _obstacle(batch) or _unlike(program, mode, carry, traced)
         if obstacle and fuse is True:
             raise ArgumentError(f"fuse=True cannot work: {obstacle}")
@@ -79,6 +92,9 @@ def _slow(traced: Any, batch: Batch) -> str | None:
         return "convolutions in a loop are slow on CPU"
     if _size(_fed(batch)) > LARGE_BATCH:
         return "large batches in a loop are slow on CPU"
+    outputs = jax.tree.leaves(traced.out_info[1])
+    if _size(tuple((one.shape, one.dtype) for one in outputs)) > LARGE_OUTPUTS:
+        return "large outputs in a loop are slow on CPU"
     return None
 
 
@@ -119,6 +135,9 @@ class Runner:
     Args:
         arrays: the data set where it is on the device; batches are then its rows.
         donate: training states may be overwritten (`exact=False`).
+
+    Attributes:
+        steps_again: how many were done a second time, for a rollback or for who looked inside.
     """
 
     def __init__(
@@ -128,6 +147,8 @@ class Runner:
         self._arrays = arrays
         self._rooms: dict[tuple[Mode, Layout], int] = {}
         self._free = program.buffers
+        self._used: set[Any] = set()
+        self.steps_again = 0
 
     def longest(self, mode: Mode, carry: Carry, batch: Batch) -> int:
         """The most steps of a block: what has room, and one length for all blocks of a layout."""
@@ -158,8 +179,15 @@ class Runner:
     def release(self, mode: Mode, batches: Sequence[Batch], outputs: Outputs) -> None:
         """The device is done with that block; its batches' memory serves another one."""
         if outputs.buffers is not None:
-            self._free[mode, _fed(batches[0])].append(outputs.buffers)
+            rows = len(outputs.buffers[0])
+            free = self._free.setdefault((mode, _fed(batches[0]), rows), [])
+            free.append(outputs.buffers)
             outputs.buffers = None
+
+    def forget(self) -> None:
+        """The run is over: the next one finds the memory of its blocks, and no older one's."""
+        for key in self._free.keys() - self._used:
+            del self._free[key]
 
     def _run(
         self, mode: Mode, constant: Any, changing: Any, batches: Sequence[Batch], rows: int
@@ -179,7 +207,9 @@ class Runner:
     def _filled(self, mode: Mode, batches: Sequence[Batch], rows: int) -> Any:
         """The batches in the first of so many rows of arrays that XLA can use in place."""
         fed = _fed(batches[0])
-        free = self._free.setdefault((mode, fed), [])
+        key = mode, fed, rows
+        self._used.add(key)
+        free = self._free.setdefault(key, [])
         try:
             buffers = free.pop()
         except IndexError:

@@ -1,6 +1,6 @@
 """The run loop: the lifecycle's events go onto the bus, its needs are met by the pipeline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,11 @@ class RunLoop:
         return self._plan.mode == "train"
 
     @property
+    def steps_again(self) -> int:
+        """Steps that the device has done a second time."""
+        return self._pipeline.steps_again
+
+    @property
     def here(self) -> Moment:
         """What the run carries at the present event."""
         return self._pipeline.here
@@ -74,6 +79,19 @@ class RunLoop:
             None where a block has failed that had overwritten it.
         """
         return self._pipeline.end()
+
+    def close(self) -> None:
+        """Let go of the data and of what callbacks were shown; after `end`.
+
+        Raises:
+            BaseException: the last that a data set has raised on being closed.
+        """
+        self.ledger.close_for_good()
+        self._pipeline.close()
+
+    def need(self, every: Sequence[int]) -> None:
+        """Callbacks look at the state every so many steps."""
+        self._pipeline.every = every
 
     def _drafts(self) -> Drafts:
         """The events up to where the run must wait for the device: one burst."""

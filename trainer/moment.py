@@ -3,6 +3,9 @@
 import time
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
+
 from railbus.schemas.errors import StateGone
 from railbus.schemas.hooks import Mode
 
@@ -10,6 +13,11 @@ from .arrays import Batch, layout_of
 from .batches import Pass
 from .blocks import Runner
 from .program import Carry, TrainState
+
+GONE = (
+    "with exact=False the state after this step was overwritten; declare it, for example "
+    "needs = {'train_network': 100} for every 100 steps, or use exact=True"
+)
 
 
 class Block:
@@ -45,14 +53,12 @@ class Block:
         if place == self.size and not self.spent:
             return self.end
         if self.mode == "train" and self._runner.donate:
-            raise StateGone(
-                "with exact=False the state after this step was overwritten; declare it, for "
-                "example needs = {'train_network': 100} for every 100 steps, or use exact=True"
-            )
+            raise StateGone(GONE)
         done, carry = self._inside if self._inside[0] <= place else (0, self.start)
         if done < place:
             carry, _ = self._runner.run(self.mode, carry, self.batches[done:place])
             self._inside = place, carry
+            self._runner.steps_again += place - done
         return carry
 
     def time(self, place: int) -> int:
@@ -61,22 +67,46 @@ class Block:
 
 
 class Moment:
-    """What the run carries at one point of it, computed when somebody asks."""
+    """What the run carries at one point of it, computed when somebody asks.
 
-    __slots__ = ("_block", "_carry", "_place")
+    Args:
+        lasting: nothing overwrites it; otherwise who asks gets a copy.
+    """
 
-    def __init__(self, block: Block | None, place: int = 0, carry: Carry | None = None) -> None:
-        self._block, self._place, self._carry = block, place, carry
+    __slots__ = ("_block", "_carry", "_found", "_lasting", "_place")
+
+    def __init__(
+        self,
+        block: Block | None,
+        place: int = 0,
+        carry: Carry | None = None,
+        lasting: bool = True,
+    ) -> None:
+        self._block, self._place, self._carry, self._lasting = block, place, carry, lasting
+        self._found: Carry | None = carry if lasting else None
 
     @property
     def carry(self) -> Carry:
-        """It, bit for bit as if the device had waited there (C5)."""
-        if self._carry is None:
-            assert self._block is not None
-            self._carry, self._block = self._block.at(self._place), None
-        return self._carry
+        """It, bit for bit as if the device had waited there (C5).
+
+        Raises:
+            StateGone: it was overwritten.
+        """
+        block = self._block
+        if self._found is None:
+            found = self._carry if block is None else block.at(self._place)
+            assert found is not None
+            self._found = found if self._lasting else _copy(found)
+            self._block = self._carry = None
+        return self._found
 
     @property
     def state(self) -> TrainState:
         """The training state of it."""
         return self.carry.state
+
+
+def _copy(carry: Carry) -> Carry:
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(carry)):
+        raise StateGone(GONE)
+    return Carry(*jax.tree.map(jnp.copy, tuple(carry)))

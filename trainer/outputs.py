@@ -14,6 +14,9 @@ from railbus.schemas.errors import ArgumentTypeError
 from railbus.schemas.params import Live
 from railbus.schemas.tensor import Tensor
 
+from .arrays import read_only
+
+LARGE_STACK = 2**20  # bytes; whoever keeps one row of it must not keep all of it
 INLINE_BYTES = 64 * 2**10  # larger arrays are in a snapshot by reference
 
 
@@ -87,7 +90,10 @@ class Stack:
             return Column(handles, [array_stub(self.shape, self.dtype)] * self._count)
         host = self.host().view(Tensor)
         host.flags.writeable = False
-        return Column([host[place, ...] for place in range(self._count)], pack_rows(host))
+        packed, rows = pack_rows(host), range(self._count)
+        if host.nbytes <= LARGE_STACK:
+            return Column([host[place, ...] for place in rows], packed)
+        return Column([read_only(host[place, ...].copy()) for place in rows], packed)
 
     def _handle(self, place: int) -> ArrayHandle:
         arrays = self._arrays

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from railbus.schemas.hooks import Mode
@@ -14,7 +15,7 @@ from .blocks import Runner
 from .moment import Block, Moment
 from .program import Carry, TrainState
 from .result import RunStats
-from .runahead import Pace
+from .runahead import TARGET_SECONDS, Pace
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,10 @@ class Pipeline:
 
     Args:
         modes: the run's passes over data, if nobody stops it.
-        every: the state is needed every so many training steps, so blocks end there.
         state: before the first step.
 
     Attributes:
+        every: the state is needed every so many training steps, so blocks end there.
         steps: training steps that the run has come to.
         left: steps that are computed already and wait to be taken.
     """
@@ -44,13 +45,13 @@ class Pipeline:
         sources: Mapping[Mode, BatchSource],
         modes: Iterator[Mode],
         pace: Pace,
-        every: Sequence[int],
         state: TrainState,
         stats: RunStats,
     ) -> None:
+        self.every: Sequence[int] = ()
         self.steps = self.left = 0
         self._runner, self._sources, self._modes = runner, sources, modes
-        self._pace, self._every, self._stats = pace, every, stats
+        self._pace, self._stats = pace, stats
         self._base = Carry(state)  # what the oldest block starts from
         self._queue: deque[Block] = deque()
         self._used = 0  # steps of the oldest block that the run has come to
@@ -60,6 +61,7 @@ class Pipeline:
         self._ended: int | None = None
         self._compiled: set[Any] = set()
         self._suspect: tuple[Exception, int] | None = None
+        self._broken: Exception | None = None
         self._waiting: list[Callable[[TrainState], TrainState]] = []
         self._lost = False
         self._shut: dict[Mode, bool] = {}
@@ -68,11 +70,17 @@ class Pipeline:
         self._open_step = False
 
     @property
+    def steps_again(self) -> int:
+        """Steps that the device has done a second time."""
+        return self._runner.steps_again
+
+    @property
     def here(self) -> Moment:
         """Where the run is."""
+        lasting = not self._runner.donate
         if self._used:
-            return Moment(self._queue[0], self._used)
-        return Moment(None, carry=self._base)
+            return Moment(self._queue[0], self._used, lasting=lasting)
+        return Moment(None, carry=self._base, lasting=lasting)
 
     def batch(self) -> tuple[Batch, Layout]:
         """That of the coming step."""
@@ -101,6 +109,7 @@ class Pipeline:
         if self._current is not None:
             if self._queue and self._queue[0].passing is self._current:
                 self._rewind()
+            self._suspect = None
             self._passes.popleft().close()
             self._reading = max(self._reading - 1, 0)
         if not self._passes:
@@ -119,13 +128,29 @@ class Pipeline:
             return True
         self._pop()
         assert self._current is not None
-        waits = bool(self._queue) and self._queue[0].passing is self._current
-        if not self._current.begun:
-            self._current.begun = True
+        begins = not self._current.begun
+        if begins:
+            self._begin(self._current)
             self._shut[self._mode(self._current)], self._changed = self._changed, False
+        waits = bool(self._queue) and self._queue[0].passing is self._current
+        if begins:
             if not waits:
                 self._current.peek()
         return waits or self._current.more()
+
+    def _begin(self, passing: Pass) -> None:
+        """The run comes to a pass; what was read of another epoch of its data never was.
+
+        Callbacks may have set an `ArrayDataset` to another epoch, or iterated it, since.
+        """
+        dataset = passing.source.dataset
+        if passing.epoch is not None and passing.epoch != dataset.epoch:
+            self._rewind()
+            for ahead, one in enumerate(self._passes):
+                same = [other for other in list(self._passes)[:ahead] if _alike(other, one)]
+                if one.epoch is not None:
+                    one.expect(one.source.dataset.epoch + len(same))
+        passing.begin()
 
     def bound(self) -> bool:
         """Whether a training step is on the device that cannot be taken back."""
@@ -139,6 +164,9 @@ class Pipeline:
             Exception: what the step, or compiling it, has raised.
         """
         while not self.left:
+            if not self._queue and self._broken is not None:
+                self._lost = True
+                raise self._broken
             if not self._queue:
                 self._dispatch()
             if self._queue:
@@ -169,7 +197,7 @@ class Pipeline:
         if self.bound():
             self._waiting.append(apply)
             return
-        wasted = self._rewind()
+        wasted, self._suspect = self._rewind(), None
         self._base = self._base._replace(state=apply(self._base.state))
         self._changed = self._changed or between
         self._pace.rolled_back(wasted)
@@ -186,9 +214,20 @@ class Pipeline:
         else:
             self._used -= self._open_step
             self._rewind()
-        while self._passes:
-            self._passes.pop().close()
         return None if self._lost else self._base.state
+
+    def close(self) -> None:
+        """Let go of the data; after `end`.
+
+        Raises:
+            BaseException: the last that a data set has raised on being closed.
+        """
+        with ExitStack() as stack:
+            for source in self._sources.values():
+                stack.callback(source.end)
+            while self._passes:
+                stack.callback(self._passes.popleft().close)
+        self._runner.forget()
 
     def _rewind(self) -> int:
         """Here is where the run is; nothing after it has happened. Returns the steps in vain.
@@ -212,7 +251,6 @@ class Pipeline:
         if dropped:
             self._stats.rollbacks += 1
             self._stats.steps_dropped += dropped
-            self._stats.steps_again += again
         return dropped + again
 
     def _pop(self) -> None:
@@ -237,6 +275,8 @@ class Pipeline:
                 pass
         except Exception as error:
             logger.debug("running ahead ends before %s", type(error).__name__)
+            if self._runner.donate:
+                self._broken = error  # asked for again, it would find its state overwritten
 
     def _held(self) -> bool:
         """Whether what follows would overwrite a state that somebody needs."""
@@ -245,7 +285,7 @@ class Pipeline:
         reading = self._mode(self._passes[self._reading])
         if self._waiting or (self._stopped and reading == "train"):
             return True
-        return any(self._tip_step % one == 0 for one in self._every)
+        return any(self._tip_step % one == 0 for one in self.every)
 
     @property
     def _tip_step(self) -> int:
@@ -268,12 +308,12 @@ class Pipeline:
         tip = self._queue[-1].end if self._queue else self._base
         if not self._queue or self._queue[-1].passing is not passing:
             tip = Carry(tip.state, None if passing is not self._current else tip.evaluation)
-        batches = passing.read(self._length(mode, tip, passing.peek()))
+        batches = passing.read(self._length(mode, tip, passing.peek()), TARGET_SECONDS)
         try:
             block = Block(self._runner, passing, mode, tip, batches)
-        except Exception as error:
+        except BaseException as error:
             passing.give_back(batches)
-            if self._queue:
+            if self._queue or not isinstance(error, Exception):
                 raise
             self._search(mode, len(batches), error)
             return True
@@ -286,7 +326,7 @@ class Pipeline:
     def _length(self, mode: Mode, tip: Carry, batch: Batch) -> int:
         length = min(self._pace.length(mode), self._runner.longest(mode, tip, batch))
         if mode == "train":
-            length = min([length, *(one - self._tip_step % one for one in self._every)])
+            length = min([length, *(one - self._tip_step % one for one in self.every)])
         return 1 if self._suspect else length
 
     def _crosses(self) -> bool:
@@ -296,14 +336,19 @@ class Pipeline:
         if self._reading + 1 == len(self._passes) and not self._open():
             return False
         upcoming = self._passes[self._reading + 1]
-        free = not (self._runner.donate or hasattr(upcoming.source.dataset, "set_epoch"))
+        free = not (self._runner.donate or upcoming.source.told)
         return free and not self._shut.get(self._mode(upcoming), False)
 
     def _open(self) -> bool:
         mode = next(self._modes, None)
-        if mode is not None:
-            self._passes.append(self._sources[mode].open())
-        return mode is not None
+        if mode is None:
+            return False
+        passing = self._sources[mode].open()
+        if passing.epoch is not None:
+            before = [one for one in self._passes if not one.begun and _alike(one, passing)]
+            passing.expect(passing.source.dataset.epoch + len(before))
+        self._passes.append(passing)
+        return True
 
     def _mode(self, passing: Pass) -> Mode:
         return "train" if passing.source is self._sources.get("train") else "eval"
@@ -374,3 +419,8 @@ class Pipeline:
                 "of them failed, so which step it was is not known"
             )
             raise error
+
+
+def _alike(one: Pass, other: Pass) -> bool:
+    """Whether they read one dataset, perhaps as two sources."""
+    return one.source.dataset is other.source.dataset

@@ -68,7 +68,7 @@ class Program:
         self._network, self._eval_network = network, eval_network
         self._loss_fn, self._optimizer = loss_fn, optimizer
         self._loss = MetricSet({"loss": MeanLoss()})
-        self.buffers: dict[tuple[Mode, Layout], list[Any]] = {}  # of blocks that are done
+        self.buffers: dict[tuple[Mode, Layout, int], list[Any]] = {}  # of blocks that are done
         self._compiled: dict[tuple[Mode, str, bool], Any] = {}
         self._predict = jax.jit(self._predict_step)
 

@@ -15,7 +15,7 @@ from railbus.bus.log import EventLog, Observer
 from railbus.bus.publisher import Draft, Drafts, Publisher
 from railbus.schemas.errors import BusClosed
 from railbus.schemas.hooks import Hook, Mode
-from railbus.subscribers.callback import Callback
+from railbus.subscribers.callback import Callback, needs_of
 from railbus.subscribers.roster import Roster
 
 from .loop import RunLoop
@@ -51,22 +51,42 @@ class Execution:
         self._asked: list[tuple[str, str]] = []
         self._error: BaseException | None = None
         self._swallowed = False
+        self._began: float | None = None
+
+    def count(self) -> RunStats:
+        """What it has done and cost so far."""
+        if self._began is not None:
+            self.stats.seconds = time.perf_counter() - self._began
+        if self._publisher is not None:
+            self.stats.events = self._publisher.sequencer.seq
+        participants = list(self.roster.participants)
+        self.stats.callbacks = {one.role.name: one.tally for one in participants}
+        self.stats.steps_again = self.loop.steps_again
+        return self.stats
 
     def conduct(self, log: EventLog) -> None:
         """Enter the callbacks, drive the loop, exit them; an error is kept for `result`."""
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         try:
             self._begin(self.loop)
             self.roster.enter(self.loop.ledger, self._stop_requested)
+            self.loop.need(needs_of([one.callback for one in self.roster.participants]))
         except BaseException as error:
             self._error = error
         else:
             self._drive(log)
             self._exit()
         log.close()
-        self._finish(self.loop, self.loop.end())
-        self.stats.seconds = time.perf_counter() - began
-        self.stats.callbacks = {one.role.name: one.tally for one in self.roster.participants}
+        state = self.loop.end()
+        try:
+            self.loop.close()
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self._finish(self.loop, state)
+            self.count()
+            self._began = None
+            self.roster.leave()
 
     def request_stop(self, by: str, reason: str) -> None:
         """Someone outside the callback list asks to stop, from any thread, at any time."""
@@ -114,7 +134,6 @@ class Execution:
         except BaseException as error:
             self._error = error
             self._publish_exception(publisher, error)
-        self.stats.events = publisher.sequencer.seq
 
     def _publish_exception(self, publisher: Publisher, error: BaseException) -> None:
         """The terminal event of a run that failed; a second error must not hide the first."""
@@ -161,7 +180,7 @@ class Run:
     @property
     def stats(self) -> RunStats:
         """What it has done and cost so far."""
-        return self._execution.stats
+        return self._execution.count()
 
     def events(
         self, hooks: Collection[Hook | str] | None = None, every: int = 1, since: int | None = 0

@@ -84,16 +84,18 @@ class Pace:
     """The length of the next block, and how many may be ahead.
 
     It begins with one step and doubles up to what takes `TARGET_SECONDS`. When a rollback wastes
-    steps it begins anew, and nothing runs ahead until the full length is reached again: before a
-    change, blocks of 1, 2, 4, ... steps waste less than was used, so that the device does at most
-    twice the work whatever the callbacks do. A change that wastes nothing leaves the length as it is, so who
-    changes something at every step gets lockstep.
+    steps it begins anew, with nothing ahead; each block of full length that goes by lets one more
+    run ahead. So what is in vain, the rest of a block and those ahead of it, is never much more
+    than what has gone well before it: the device does about twice the work at most, whatever the
+    callbacks do. A change that wastes nothing leaves the length as it is, so who changes something
+    at every step gets lockstep.
 
     Args:
         state_bytes: of a state that a block in flight keeps.
         batch_bytes: of a step's batch.
 
     Attributes:
+        ahead: how many blocks may be beyond the current one.
         seconds: what a step of training or evaluation takes on the device, once that is known.
     """
 
@@ -105,13 +107,9 @@ class Pace:
         self._ahead = min(settings.ahead, self._room // max(kept + self._batch_bytes, 1))
         self._left = max(self._room - self._ahead * kept, 0) // (self._ahead + 1)
         self._length = 1 if settings.block_steps is None else settings.block_steps
-        self._calm = True
+        self.ahead = self._ahead
+        self._proved: dict[Mode, int] = {}
         self.seconds: dict[Mode, float] = {}
-
-    @property
-    def ahead(self) -> int:
-        """Blocks beyond the current one."""
-        return self._ahead if self._calm else 0
 
     def length(self, mode: Mode) -> int:
         """Steps of the next block."""
@@ -124,23 +122,33 @@ class Pace:
             return min(self._most, room)
         if mode not in self.seconds:
             return room
-        return min(room, int(TARGET_SECONDS / max(self.seconds[mode], 1e-9)))
+        likely = int(TARGET_SECONDS / max(self.seconds[mode], 1e-9))
+        return min(room, max(likely, self._proved.get(mode, 1)))
 
     def took(self, mode: Mode, steps: int, seconds: float, at_most: bool = False) -> None:
-        """A block of so many steps was on the device for so long, or for less (`at_most`)."""
+        """A block of so many steps was on the device for so long, or for less (`at_most`).
+
+        A short one shows that a longer one is worth trying, whatever its steps seem to take each:
+        much of that may be what any block costs.
+        """
         each = seconds / steps
+        proved = self._proved.get(mode, 1)
+        if seconds < 0.8 * TARGET_SECONDS:
+            self._proved[mode] = max(proved, steps + steps // 2 + 1)
+        elif seconds > 1.5 * TARGET_SECONDS and not at_most:
+            self._proved[mode] = min(proved, max(1, int(steps * TARGET_SECONDS / seconds)))
         before = self.seconds.get(mode, each)
         self.seconds[mode] = min(before, each) if at_most else (before + each) / 2
 
     def committed(self, mode: Mode) -> None:
         """A block has gone by without a rollback."""
         full = self._full(mode)
-        if self._length < full:
-            self._length = min(self._length * GROWTH, full)
         if self._length >= full:
-            self._calm = True
+            self.ahead = min(self.ahead + 1, self._ahead)
+        else:
+            self._length = min(self._length * GROWTH, full)
 
     def rolled_back(self, wasted: int) -> None:
         """Something was changed, and so many steps on the device were in vain."""
         if wasted:
-            self._length, self._calm = 1, False
+            self._length, self.ahead = 1, 0

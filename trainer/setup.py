@@ -1,7 +1,7 @@
 """From a run's arguments to its pipeline: where the data lies, in which form and how far ahead."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from railbus.schemas.hooks import Mode
 from railbus.schemas.lifecycle import Plan
 
 from .arguments import Arguments
-from .arrays import ArrayDataset, as_array
+from .arrays import as_array, is_plain
 from .batches import BatchSource
 from .blocks import Runner, choose
 from .pipeline import Pipeline
@@ -45,8 +45,8 @@ def sources_of(
 def _fits(dataset: Any, name: str, settings: RunAhead) -> bool:
     """Whether a dataset can lie on the device; says so where it cannot."""
     why = None
-    if not isinstance(dataset, ArrayDataset):
-        why = "it is no ArrayDataset"
+    if not is_plain(dataset):
+        why = "it is no ArrayDataset, or one that has its own way of giving batches"
     elif sum(array.nbytes for array in dataset.arrays) > settings.bytes:
         why = f"it is larger than the {settings.bytes} bytes of RunAhead(memory=...)"
     if why is not None:
@@ -60,14 +60,10 @@ def pipeline_of(
     plan: Plan,
     sources: Mapping[Mode, BatchSource],
     arrays: Mapping[Mode, Any],
-    every: Sequence[int],
     state: TrainState,
     stats: RunStats,
 ) -> Pipeline:
     """The pipeline of a run; notes in `stats` in which form it gives its blocks to the device.
-
-    Args:
-        every: the state is needed every so many training steps.
 
     Raises:
         ArgumentError: settings that this program cannot meet.
@@ -79,8 +75,10 @@ def pipeline_of(
     if runner.donate:
         state = jax.tree.map(jnp.copy, state)
     batch_bytes = max(sum(map(_bytes, batch)) for batch in batches.values())
+    if form.alone:
+        settings = RunAhead(block_steps=1, ahead=0, memory=settings.memory, exact=settings.exact)
     pace = Pace(settings, bytes_of(state), batch_bytes)
-    return Pipeline(runner, sources, plan.passes(), pace, every, state, stats)
+    return Pipeline(runner, sources, plan.passes(), pace, state, stats)
 
 
 def _bytes(leaf: Any) -> int:

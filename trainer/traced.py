@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from railbus.schemas.errors import ArgumentError, NotTraced
+from railbus.schemas.errors import ArgumentError, NotTraced, StateGone
 from railbus.schemas.events import Decision
 from railbus.schemas.hooks import Mode
 from railbus.schemas.params import Ledger
@@ -92,6 +92,10 @@ class Traced:
         return refuse
 
     def _check_params(self, value: Any) -> Any:
-        params, state = replaced_params(self._shapes, value), self._pipeline.here.state
+        params = replaced_params(self._shapes, value)
+        try:
+            state = self._pipeline.here.state
+        except StateGone:  # the parameters are all that is known of the state they go into
+            state = TrainState(Values(params, None), None)
         replaced = TrainState(Values(params, state.network.rest), state.optimizer)
         return self._handles.at(Moment(None, carry=Carry(replaced)))["train_network"]

@@ -9,9 +9,11 @@ import optax
 
 from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
-from railbus.subscribers.callback import needs_of
+from railbus.schemas.hooks import Mode
+from railbus.subscribers.callback import Callback, needs_of
 
 from .arguments import Arguments
+from .batches import BatchSource
 from .loop import RunLoop
 from .metrics import MetricSet
 from .network import FunctionalNetwork, Values, adapt
@@ -21,7 +23,7 @@ from .run import Execution, Run, carry_out, start
 from .runahead import RunAhead, checked
 from .setup import pipeline_of, sources_of
 from .state import live
-from .tree import same_structure
+from .tree import same_structure, strong
 
 
 class Trainer:
@@ -255,12 +257,29 @@ class Trainer:
             raise ArgumentError("an evaluation needs metrics, for example metrics={'accuracy'}")
         if arguments.kind != "eval" and self.optimizer is None:
             raise ArgumentError("training needs an optimizer, for example optax.sgd(1e-2)")
-        settings, every = checked(self.run_ahead), needs_of(callbacks)
+        settings = checked(self.run_ahead)
+        needs_of(callbacks)
         sources, arrays = sources_of(arguments, settings)
+        try:
+            return self._prepared(arguments, callbacks, run_id, settings, sources, arrays)
+        except BaseException:
+            for source in sources.values():
+                source.end()
+            raise
+
+    def _prepared(
+        self,
+        arguments: Arguments,
+        callbacks: list[Callback],
+        run_id: str,
+        settings: RunAhead,
+        sources: Mapping[Mode, BatchSource],
+        arrays: Mapping[Mode, Any],
+    ) -> Execution:
         plan = arguments.plan(sources.get("train"), sources.get("eval"), settings.exact)
         first = sources["train" if plan.mode == "train" else "eval"].peek()
         state, stats = self._state_for(self._program.inputs(first)), RunStats()
-        pipeline = pipeline_of(self._program, settings, plan, sources, arrays, every, state, stats)
+        pipeline = pipeline_of(self._program, settings, plan, sources, arrays, state, stats)
         loop = RunLoop(plan, self._program, pipeline, self.network, stats)
         facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
         facts["dataset_sink_mode"] = bool(arrays)
@@ -288,8 +307,10 @@ class Trainer:
         values = self._values(inputs)
         before = self._state
         if before is None or not same_structure(before.network.params, values.params):
-            return TrainState(values, self._program.init_optimizer(values))
-        return TrainState(values, before.optimizer)
+            state = TrainState(values, self._program.init_optimizer(values))
+        else:
+            state = TrainState(values, before.optimizer)
+        return TrainState(*strong(state))
 
     def _values(self, inputs: tuple[Any, ...]) -> Values:
         if self._state is not None and isinstance(self._adapted, FunctionalNetwork):

@@ -39,7 +39,7 @@ def begun(source: BatchSource) -> Pass:
     """Its next pass, as a run begins it."""
     passing = source.open()
     passing.peek()
-    passing.begun = True
+    passing.begin()
     return passing
 
 
