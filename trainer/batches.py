@@ -273,13 +273,22 @@ class Pass:
             return False
         head = self._ahead[0]
         if type(head) is _Raised:
-            head.told = True
             raise head.error
         if head is not self._checked:
             found = self.source.checked(head, self.taken, lambda: not self._read(2))
             self._ahead[0] = self._checked = found[0]
             self._layout = found[1]
         return True
+
+    def here(self) -> bool:
+        """`more`, asked by the run itself: what the dataset raised here is then told."""
+        try:
+            return self.more()
+        except Exception:
+            head = self._ahead[0] if self._ahead else None
+            if type(head) is _Raised:
+                head.told = True
+            raise
 
     def take(self) -> Batch:
         """That batch.

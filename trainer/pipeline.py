@@ -134,9 +134,9 @@ class Pipeline:
             self._shut[self._mode(self._current)], self._changed = self._changed, False
         waits = bool(self._queue) and self._queue[0].passing is self._current
         if begins:
-            if not waits:
-                self._current.peek()
-        return waits or self._current.more()
+            if not waits and not self._current.here():
+                self._current.peek()  # says that there is nothing
+        return waits or self._current.here()
 
     def _begin(self, passing: Pass) -> None:
         """The run comes to a pass; what was read of another epoch of its data never was.

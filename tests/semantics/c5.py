@@ -90,6 +90,7 @@ class Act(Callback):
 
     def __init__(self, script: dict[tuple[str, int], tuple[str, Any]], on_error: Any) -> None:
         self.script, self.on_error = script, on_error
+        self.evaluate: Any = dict
         self.seen: list[Any] = []
         self.counts = dict.fromkeys(HOOKS, 0)
         for hook in HOOKS:
@@ -121,6 +122,8 @@ class Act(Callback):
         elif act == "scale":
             scaled = jax.tree.map(lambda leaf: leaf * value, params.train_network.params)
             params.train_network = scaled
+        elif act == "eval":
+            self.seen.append(self.evaluate())
         elif act == "look":
             network = params.train_network
             self.seen.append(bits((network.params, network.state, params.optimizer.state)))
@@ -179,9 +182,13 @@ def trace(shape: dict[str, Any], scripts: Any, run_ahead: RunAhead) -> dict[str,
     trainer, data = kind.reset(run_ahead), make_data(shape["data"], shape["samples"])
     once = shape["data"] in ("iterator", "failing")
     epochs = shape["initial"] + (1 if once else shape["epochs"])
-    valid = ArrayDataset(X, Y, batch_size=BATCH) if shape["valid"] == 9 else batches(shape["valid"])
+    valid: Any = batches(shape["valid"])
+    if shape["valid"] == 9:
+        valid = ArrayDataset(X, Y, batch_size=BATCH, shuffle=True)
     acts = [Act(script, policy) for script, policy in scripts]
     found: dict[str, Any] = {}
+    for act in acts:
+        act.evaluate = lambda: trainer.eval(batches(8) if once else data)
     try:
         result = trainer.fit(
             epochs, data, valid or None, shape["frequency"], acts,
@@ -198,7 +205,7 @@ def trace(shape: dict[str, Any], scripts: Any, run_ahead: RunAhead) -> dict[str,
     found["decisions"] = [one.decision for one in log]
     found["seen"] = [act.seen for act in acts]
     found["state"] = bits(trainer._state)
-    found["data"] = rest(trainer, data, once)
+    found["data"] = rest(trainer, data, once), getattr(valid, "epoch", None)
     return found
 
 

@@ -17,6 +17,7 @@ WHAT = st.one_of(
     st.tuples(st.just("rate"), st.sampled_from([0.0, 0.05, 0.3])),
     st.tuples(st.just("scale"), st.sampled_from([0.5, -1.0])),
     st.tuples(st.just("look"), st.none()),
+    st.tuples(st.just("eval"), st.none()),
     st.tuples(st.just("save"), st.none()),
     st.tuples(st.just("raise"), st.none()),
 )

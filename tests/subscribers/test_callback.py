@@ -109,7 +109,7 @@ def test_a_hook_that_takes_other_arguments_is_refused_before_anything_runs():
         def __enter__(self):
             entered.append(self)
 
-        def on_train_end(self):
+        def on_train_end(self):  # type: ignore[override]
             pass
 
     with pytest.raises(ArgumentError, match=r"Wrong.on_train_end must take \(self, run_context\)"):
