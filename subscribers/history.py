@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
 from .callback import Callback
 from .context import RunContext
+from .outputs import loss_of
 
 
 class History(Callback):
@@ -35,9 +34,7 @@ class History(Callback):
         epoch = cb_params.cur_epoch_num
         self.epoch["epoch"].append(epoch)
         if "net_outputs" in cb_params and cb_params.cur_batch_num:
-            outputs = cb_params.net_outputs
-            loss = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
-            self._add("net_output", epoch, float(np.mean(loss)))
+            self._add("net_output", epoch, loss_of(cb_params.net_outputs))
         for name, value in cb_params.get("eval_results", {}).items():
             self._add(name, epoch, value)
 

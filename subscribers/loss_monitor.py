@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import numpy as np
-
 from railbus.schemas.params import CallbackParams
 
 from .callback import Callback
 from .checks import count
 from .context import RunContext
+from .outputs import all_finite, loss_of
 from .printing import say
 
 
@@ -61,27 +60,11 @@ class LossMonitor(Callback):
     def _step(self, run_context: RunContext, cb_params: CallbackParams) -> None:
         outputs = cb_params.net_outputs
         epoch, step = cb_params.get("cur_epoch_num", 1), cb_params.cur_batch_num
-        loss = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
-        if not all(map(_finite, _floats(outputs))):
+        if not all_finite(outputs):
             run_context.request_stop(f"epoch {epoch} step {step}: an output is NaN or Inf")
         if self._every and cb_params.cur_step_num - self._last >= self._every:
             self._last = cb_params.cur_step_num
-            say(f"epoch: {epoch} step: {step}, loss is {float(np.mean(loss))}")
-
-
-def _floats(outputs: Any) -> list[Any]:
-    """Every output that came along with the event."""
-    if isinstance(outputs, dict):
-        return [it for value in outputs.values() for it in _floats(value)]
-    if isinstance(outputs, (list, tuple)):
-        return [it for value in outputs for it in _floats(value)]
-    return [outputs] if isinstance(outputs, (float, np.ndarray, np.generic)) else []
-
-
-def _finite(value: Any) -> bool:
-    if np.asarray(value).dtype.kind in "biu":
-        return True
-    return bool(np.isfinite(value).all())
+            say(f"epoch: {epoch} step: {step}, loss is {loss_of(outputs)}")
 
 
 def _plain(value: Any) -> Any:
