@@ -3,6 +3,7 @@
 from .callback import Callback as Callback, callback_list as callback_list
 from .checkpoint_config import CheckpointConfig as CheckpointConfig
 from .context import RunContext as RunContext
+from .early_stopping import EarlyStopping as EarlyStopping
 from .history import History as History
 from .lambda_callback import LambdaCallback as LambdaCallback
 from .loss_monitor import LossMonitor as LossMonitor

@@ -1,5 +1,6 @@
 """Checks of constructor arguments: the type strictly, then the range (as MindSpore's do)."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,20 @@ def count(name: str, value: Any, least: int) -> int:
     if value < least:
         raise ArgumentError(f"{name} must be at least {least}, got {value}")
     return value
+
+
+def number(name: str, value: Any) -> float:
+    """`value`, a finite number.
+
+    Raises:
+        ArgumentTypeError: it is no int or float; a bool is none either.
+        ArgumentError: it is NaN or infinite.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
+    if not math.isfinite(value):
+        raise ArgumentError(f"{name} must be finite, got {value}")
+    return float(value)
 
 
 def seconds(name: str, value: Any) -> float:
