@@ -8,6 +8,7 @@ from .history import History as History
 from .lambda_callback import LambdaCallback as LambdaCallback
 from .loss_monitor import LossMonitor as LossMonitor
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
+from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .roster import Roster as Roster
 from .stop_at_time import StopAtTime as StopAtTime
 from .time_monitor import TimeMonitor as TimeMonitor
