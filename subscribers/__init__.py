@@ -6,6 +6,7 @@ from .context import RunContext as RunContext
 from .early_stopping import EarlyStopping as EarlyStopping
 from .history import History as History
 from .lambda_callback import LambdaCallback as LambdaCallback
+from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
 from .loss_monitor import LossMonitor as LossMonitor
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
