@@ -13,5 +13,6 @@ from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep
 from .stop_at_time import StopAtTime as StopAtTime
+from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 from .threshold import Threshold as Threshold
 from .time_monitor import TimeMonitor as TimeMonitor
