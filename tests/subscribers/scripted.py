@@ -8,6 +8,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from railbus.schemas.codec import pack, unpack
 from railbus.trainer import RunAhead, RunResult, Trainer
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(4)]
@@ -45,3 +46,8 @@ def fit(callbacks, values: Sequence[Any], name="accuracy") -> RunResult:
     """One epoch for each of `values`, which its validation gives under `name`."""
     trainer = make_trainer({name: Scripted(values)})
     return trainer.fit(len(values), DATA, DATA, callbacks=callbacks)
+
+
+def carried(state: dict[str, Any]) -> Any:
+    """What comes out of a snapshot that `state` goes into."""
+    return unpack(pack(state))

@@ -8,7 +8,7 @@ import pytest
 from railbus.subscribers import Callback, EarlyStopping
 from railbus.trainer import RunAhead
 
-from .scripted import DATA, Scripted, fit, make_trainer
+from .scripted import DATA, Scripted, carried, fit, make_trainer
 
 
 class Kernels(Callback):
@@ -119,7 +119,7 @@ def test_the_patience_and_best_weights_outlast_a_resume_where_peers_lose_them():
     first = EarlyStopping("mse", patience=3, restore_best_weights=True)
     kernels = Kernels()
     fit([kernels, first], [1, 2, 3], "mse")
-    state = first.state_dict()
+    state = carried(first.state_dict())
     second = Resumes("mse", patience=3, restore_best_weights=True)
     trainer = make_trainer({"mse": Scripted([2, 2])})
     result = trainer.fit(5, DATA, DATA, callbacks=second, initial_epoch=3)

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from railbus.schemas.codec import pack, unpack
 from railbus.subscribers import Callback, History
 
-from .scripted import DATA, Scripted, make_trainer
+from .scripted import DATA, Scripted, carried, make_trainer
 
 
 class Resumes(History):
@@ -47,7 +46,7 @@ def test_a_resumed_run_goes_on_with_what_a_snapshot_carried():
     first = History()
     make_trainer().fit(2, DATA, DATA, callbacks=first)
     before = {name: list(values) for name, values in first.history.items()}
-    resumed = Resumes(unpack(pack(first.state_dict())))
+    resumed = Resumes(carried(first.state_dict()))
 
     make_trainer().fit(3, DATA, DATA, callbacks=resumed, initial_epoch=2)
 

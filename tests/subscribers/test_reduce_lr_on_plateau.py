@@ -11,7 +11,7 @@ from railbus.schemas.errors import NotTraced, ParamError
 from railbus.subscribers import Callback, ReduceLROnPlateau
 from railbus.trainer import Trainer
 
-from .scripted import DATA, RATE, Scripted, fit, make_trainer
+from .scripted import DATA, RATE, Scripted, carried, fit, make_trainer
 
 
 class Rates(Callback):
@@ -93,7 +93,7 @@ def test_the_patience_and_cooldown_outlast_a_resume_where_keras_loses_them():
 
     first = ReduceLROnPlateau("accuracy", 0.5, patience=3)
     fit(first, [0.9, 0.8, 0.8])
-    state = first.state_dict()
+    state = carried(first.state_dict())
     rates = Rates()
     make_trainer({"accuracy": Scripted([0.85, 0.85])}).fit(
         5, DATA, DATA, callbacks=[rates, Resumes("accuracy", 0.5, patience=3)], initial_epoch=3
