@@ -23,9 +23,10 @@ class LearningRateScheduler(Callback):
     the next epoch on. What the function gives is set where it differs, in the rate's own precision;
     each change costs what the device has computed ahead, so `optax` schedules, which are part of
     the compiled step, are faster where a formula of the step will do. The optimizer must be built
-    with `optax.inject_hyperparams` and a number as learning rate. Called the same in MindSpore
-    (which knows only steps and fails in `eval`) and in Keras (which calls
-    `schedule(epoch, lr)`, the other way round, before each epoch).
+    with `optax.inject_hyperparams` and a number as learning rate. With `RunAhead(exact=False)` a
+    change by step waits for the steps that are on the device. Called the same in MindSpore (which
+    knows only steps and fails in `eval`) and in Keras (which calls `schedule(epoch, lr)`, the other
+    way round, before each epoch); Lightning has none.
 
     Args:
         learning_rate_function: takes the present rate as a float and a number counted from 1 over
