@@ -11,6 +11,7 @@ from .learning_rate_scheduler import LearningRateScheduler as LearningRateSchedu
 from .loss_monitor import LossMonitor as LossMonitor
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+from .progress_bar import ProgressBar as ProgressBar
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep
 from .stop_at_time import StopAtTime as StopAtTime

@@ -1,7 +1,9 @@
 """Checks of constructor arguments: the type strictly, then the range (as MindSpore's do)."""
 
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
@@ -69,3 +71,17 @@ def function(name: str, value: Any) -> Callable[..., Any]:
     if not callable(value):
         raise ArgumentTypeError(f"{name} must be callable, got {type(value).__name__} {value!r}")
     return value  # type: ignore[no-any-return]  # checked by callable()
+
+
+def path(name: str, value: Any) -> Path:
+    """`value`, a file or folder by a path that is not blank.
+
+    Raises:
+        ArgumentTypeError: it is no str and no path.
+        ArgumentError: it is blank.
+    """
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise ArgumentTypeError(f"{name} must be a path, got {type(value).__name__} {value!r}")
+    if not os.fspath(value).strip():
+        raise ArgumentError(f"{name} must not be blank")
+    return Path(value)

@@ -1,6 +1,7 @@
 """`RunContext`: what a hook is called with."""
 
 from collections.abc import Callable
+from typing import Any
 
 from railbus.schemas.errors import ArgumentError, BusClosed
 from railbus.schemas.events import Event, StopRequest
@@ -24,6 +25,13 @@ class RunContext:
     def original_args(self) -> CallbackParams:
         """The run's `cb_params` (MindSpore's name)."""
         return self._params if self._ledger is None else self._ledger.params
+
+    def hyperparams(self) -> dict[str, Any]:
+        """The optimizer's injected hyperparameters by name, as `cb_params` has them; maybe none."""
+        if self._ledger is None:
+            return {}
+        names = sorted(self._ledger.traced.keys() - {"train_network"})
+        return {name: self._ledger.params[name] for name in names}
 
     def request_stop(self, reason: str | None = None, scope: Mode | None = None) -> None:
         """Ask the run to stop; part of this event's ack, never lost and never taken back (C3).
