@@ -5,6 +5,7 @@ from .checkpoint_config import CheckpointConfig as CheckpointConfig
 from .context import RunContext as RunContext
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
+from .csv_logger import CSVLogger as CSVLogger
 from .history import History as History
 from .lambda_callback import LambdaCallback as LambdaCallback
 from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
