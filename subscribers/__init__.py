@@ -7,6 +7,7 @@ from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
 from .csv_logger import CSVLogger as CSVLogger
 from .history import History as History
+from .json_logger import JSONLogger as JSONLogger
 from .lambda_callback import LambdaCallback as LambdaCallback
 from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
 from .loss_monitor import LossMonitor as LossMonitor

@@ -1,0 +1,138 @@
+"""`JSONLogger`: writes a run as JSON Lines."""
+
+import json
+import math
+import os
+from types import TracebackType
+from typing import Any, TextIO
+
+from .callback import Callback
+from .checks import count, flag, path as checked_path
+from .context import RunContext
+from .readings import MeanLoss, loss_of, plain, results_of
+
+
+class JSONLogger(Callback):
+    """Writes one JSON object per line: steps, epochs, and how the run ended.
+
+    Each has `event`, `run_id`, `time` (seconds since the run's begin), `wall_time` (Unix seconds),
+    `epoch` and `step` (counted over all epochs), and:
+
+    event   | at                                | and
+    --------+-----------------------------------+-----------------------------------------
+    `step`  | `on_train_step_end`               | `loss`, `hyperparams`
+    `epoch` | `on_train_epoch_end`              | `loss` (mean of its steps), `hyperparams`, `metrics`
+    `end`   | `on_train_end` and `on_exception` | `status`, `reason`, `by`
+
+    `metrics` is what the epoch's validation found, absent without one. `reason` and `by` say why and
+    by whom a run was stopped or failed, else they are null. JSON has no NaN and no infinity: they are
+    the strings `"NaN"`, `"Infinity"` and `"-Infinity"`. Every epoch goes to disk; the file is closed
+    when the run ends, however it ends. A participant; Composer's and OLMo-core's file loggers,
+    MindSpore has none.
+
+    Args:
+        path: the file; missing folders are made.
+        append: go on below the lines that are there; otherwise each run replaces the file.
+        every: steps from one step to the next that is written, counted over all epochs; 0: none.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: for arguments that cannot work.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], append: bool = False, every: int = 1) -> None:
+        self._path = checked_path("path", path)
+        self._append = flag("append", append)
+        self._every = count("every", every, 0)
+        self._file: TextIO | None = None
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        """Open the file."""
+        self._close()
+        self._mean = MeanLoss()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        cut = self._append and _is_cut(self._path)
+        self._file = self._path.open("a" if self._append else "w", encoding="utf-8")
+        if cut:
+            self._file.write("\n")
+
+    def on_train_step_end(self, run_context: RunContext) -> None:
+        """A line for the step, if it is due."""
+        cb_params = run_context.original_args()
+        loss = loss_of(cb_params)
+        self._mean.add(loss)
+        if self._every and cb_params.cur_step_num % self._every == 0:
+            hyperparams = run_context.hyperparams()
+            self._write(run_context, "step", {"loss": loss, "hyperparams": hyperparams})
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        """A line for the epoch; everything goes to disk."""
+        values = {"loss": self._mean.value, "hyperparams": run_context.hyperparams()}
+        results = results_of(run_context.original_args())
+        self._write(run_context, "epoch", values | ({"metrics": results} if results else {}))
+        self._mean = MeanLoss()
+        assert self._file is not None
+        self._file.flush()
+
+    def on_train_end(self, run_context: RunContext) -> None:
+        """How it ended; close the file."""
+        self._end(run_context)
+
+    def on_exception(self, run_context: RunContext, error: BaseException) -> None:
+        """How it ended; close the file."""
+        self._end(run_context)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _end(self, run_context: RunContext) -> None:
+        cb_params = run_context.original_args()
+        why = {"reason": cb_params.get("stop_reason"), "by": cb_params.get("stop_by")}
+        self._write(run_context, "end", {"status": cb_params.status, **why})
+        self._close()
+
+    def _write(self, run_context: RunContext, event: str, values: dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        cb_params = run_context.original_args()
+        line = {
+            "event": event,
+            "run_id": cb_params.run_id,
+            "time": run_context.now(),
+            "wall_time": run_context.wall_time(),
+            "epoch": cb_params.get("cur_epoch_num"),
+            "step": cb_params.cur_step_num,
+            **values,
+        }
+        self._file.write(json.dumps(_strict(plain(line)), allow_nan=False) + "\n")
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _strict(value: Any) -> Any:
+    """`value` without what JSON has no number for."""
+    if isinstance(value, dict):
+        return {name: _strict(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_strict(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _is_cut(path: os.PathLike[str]) -> bool:
+    """Whether the file's last line has no end, as after a crash."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except OSError:
+        return False
