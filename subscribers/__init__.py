@@ -10,6 +10,7 @@ from .history import History as History
 from .json_logger import JSONLogger as JSONLogger
 from .lambda_callback import LambdaCallback as LambdaCallback
 from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
+from .learning_rate_monitor import LearningRateMonitor as LearningRateMonitor
 from .loss_monitor import LossMonitor as LossMonitor
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
