@@ -90,7 +90,7 @@ def _slow(traced: Any, batch: Batch) -> str | None:
         return None
     if "conv_general_dilated" in _primitives(traced.jaxpr.jaxpr):
         return "convolutions in a loop are slow on CPU"
-    if _size(_fed(batch)) > LARGE_BATCH:
+    if _size(fed(batch)) > LARGE_BATCH:
         return "large batches in a loop are slow on CPU"
     outputs = jax.tree.leaves(traced.out_info[1])
     if _size(tuple((one.shape, one.dtype) for one in outputs)) > LARGE_OUTPUTS:
@@ -156,7 +156,7 @@ class Runner:
         if key not in self._rooms:
             outputs = _traced(self.program, mode, carry, batch, self._arrays.get(mode)).out_info[1]
             leaves = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(outputs)]
-            row = _size(_fed(batch)) + _size(tuple(leaves))
+            row = _size(fed(batch)) + _size(tuple(leaves))
             self._rooms[key] = max(1, min(MOST_STEPS, ROOM // max(row, 1)))
         return self._rooms[key]
 
@@ -180,7 +180,7 @@ class Runner:
         """The device is done with that block; its batches' memory serves another one."""
         if outputs.buffers is not None:
             rows = len(outputs.buffers[0])
-            free = self._free.setdefault((mode, _fed(batches[0]), rows), [])
+            free = self._free.setdefault((mode, fed(batches[0]), rows), [])
             free.append(outputs.buffers)
             outputs.buffers = None
 
@@ -206,14 +206,14 @@ class Runner:
 
     def _filled(self, mode: Mode, batches: Sequence[Batch], rows: int) -> Any:
         """The batches in the first of so many rows of arrays that XLA can use in place."""
-        fed = _fed(batches[0])
-        key = mode, fed, rows
+        layout = fed(batches[0])
+        key = mode, layout, rows
         self._used.add(key)
         free = self._free.setdefault(key, [])
         try:
             buffers = free.pop()
         except IndexError:
-            buffers = tuple(_aligned((rows, *shape), dtype) for shape, dtype in fed)
+            buffers = tuple(_aligned((rows, *shape), dtype) for shape, dtype in layout)
         for buffer, leaves in zip(buffers, zip(*map(_leaves, batches), strict=True), strict=True):
             np.stack(leaves, out=buffer[: len(batches)], casting="same_kind")
         return buffers
@@ -224,7 +224,8 @@ def _leaves(batch: Batch) -> tuple[Any, ...]:
     return (batch.rows,) if isinstance(batch, Picked) else tuple(batch)
 
 
-def _fed(batch: Batch) -> Layout:
+def fed(batch: Batch) -> Layout:
+    """Shapes and dtypes of what of a batch goes to the device."""
     return tuple(
         (tuple(leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in _leaves(batch)
     )

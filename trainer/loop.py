@@ -31,12 +31,12 @@ class RunLoop:
     """
 
     def __init__(
-        self, plan: Plan, program: Program, pipeline: Pipeline, network: Any, stats: RunStats
+        self, plan: Plan, program: Program, pipeline: Pipeline, handles: Handles, stats: RunStats
     ) -> None:
         self.metrics: Mapping[str, Any] = {}
         self.history: list[dict[str, Any]] = []
         self.step = self.epoch = 0
-        self.handles = Handles(network, pipeline.here.state)
+        self.handles = handles
         self.traced = Traced(plan.mode, pipeline, self.handles)
         self.ledger = Ledger(self.traced.writes())
         self._plan, self._program, self._pipeline, self._stats = plan, program, pipeline, stats

@@ -13,6 +13,7 @@ from railbus.schemas.params import Live
 
 from .arrays import Batch, Layout
 from .checkpoint import save_checkpoint, write_tree
+from .cost import StepCost
 from .moment import Moment
 from .outputs import stub
 from .program import TrainState
@@ -24,12 +25,16 @@ class NetworkHandle:
 
     Inside a block its values are computed when somebody asks, by doing the block's steps again up
     to this one; at a block's end (see `Callback.needs`) they are there.
+
+    Attributes:
+        source: the network as it was given to the trainer.
+        cost: what a training step costs, counted when somebody asks.
     """
 
-    __slots__ = ("_moment", "source")
+    __slots__ = ("_moment", "cost", "source")
 
-    def __init__(self, source: Any, moment: Moment) -> None:
-        self.source, self._moment = source, moment
+    def __init__(self, source: Any, moment: Moment, cost: StepCost) -> None:
+        self.source, self._moment, self.cost = source, moment, cost
 
     @property
     def params(self) -> Any:
@@ -92,15 +97,16 @@ class OptimizerHandle:
 class Handles:
     """What `cb_params` shows of a run's state; the stubs in its snapshots are the same throughout."""
 
-    def __init__(self, network: Any, state: TrainState) -> None:
-        self._network = network
+    def __init__(self, network: Any, state: TrainState, cost: StepCost) -> None:
+        self._network, self._cost = network, cost
         self._network_stub = stub("network", type(network).__name__, _size(state.network.params))
         self._optimizer_stub = stub("optimizer", type(state.optimizer).__name__, "")
 
     def at(self, moment: Moment) -> dict[str, Live]:
         """The handles of one event."""
+        network = NetworkHandle(self._network, moment, self._cost)
         return {
-            "train_network": Live(NetworkHandle(self._network, moment), self._network_stub),
+            "train_network": Live(network, self._network_stub),
             "optimizer": Live(OptimizerHandle(moment), self._optimizer_stub),
         }
 

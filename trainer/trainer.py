@@ -14,6 +14,8 @@ from railbus.subscribers.callback import Callback, needs_of
 
 from .arguments import Arguments
 from .batches import BatchSource
+from .blocks import fed
+from .cost import StepCost
 from .loop import RunLoop
 from .metrics import MetricSet
 from .network import FunctionalNetwork, Values, adapt
@@ -22,7 +24,7 @@ from .result import RunResult, RunStats
 from .run import Execution, Run, carry_out, start
 from .runahead import RunAhead, checked
 from .setup import pipeline_of, sources_of
-from .state import live
+from .state import Handles, live
 from .tree import same_structure, strong
 
 
@@ -280,7 +282,9 @@ class Trainer:
         first = sources["train" if plan.mode == "train" else "eval"].peek()
         state, stats = self._state_for(self._program.inputs(first)), RunStats()
         pipeline = pipeline_of(self._program, settings, plan, sources, arrays, state, stats)
-        loop = RunLoop(plan, self._program, pipeline, self.network, stats)
+        cost = StepCost(self._program, arrays.get("train"), state, fed(first))
+        handles = Handles(self.network, state, cost)
+        loop = RunLoop(plan, self._program, pipeline, handles, stats)
         facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
         facts["dataset_sink_mode"] = bool(arrays)
         return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats)
