@@ -6,6 +6,7 @@ from .context import RunContext as RunContext
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
 from .csv_logger import CSVLogger as CSVLogger
+from .flops_utilization_collector import FlopsUtilizationCollector as FlopsUtilizationCollector
 from .history import History as History
 from .json_logger import JSONLogger as JSONLogger
 from .lambda_callback import LambdaCallback as LambdaCallback
@@ -20,4 +21,5 @@ from .stop_at_step import StopAtStep as StopAtStep
 from .stop_at_time import StopAtTime as StopAtTime
 from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 from .threshold import Threshold as Threshold
+from .throughput_monitor import ThroughputMonitor as ThroughputMonitor
 from .time_monitor import TimeMonitor as TimeMonitor

@@ -51,6 +51,20 @@ def seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def number(name: str, value: Any) -> float:
+    """`value`, a number above 0.
+
+    Raises:
+        ArgumentTypeError: it is no number.
+        ArgumentError: it is not above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
+    if not value > 0:
+        raise ArgumentError(f"{name} must be above 0, got {value}")
+    return float(value)
+
+
 def flag(name: str, value: Any) -> bool:
     """`value`, a bool.
 
