@@ -6,6 +6,7 @@ from .context import RunContext as RunContext
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
 from .csv_logger import CSVLogger as CSVLogger
+from .device_monitor import DeviceMonitor as DeviceMonitor
 from .flops_utilization_collector import FlopsUtilizationCollector as FlopsUtilizationCollector
 from .history import History as History
 from .json_logger import JSONLogger as JSONLogger
