@@ -16,6 +16,7 @@ from .learning_rate_monitor import LearningRateMonitor as LearningRateMonitor
 from .loss_monitor import LossMonitor as LossMonitor
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+from .profiler import Profiler as Profiler
 from .progress_bar import ProgressBar as ProgressBar
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep
