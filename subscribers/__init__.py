@@ -18,6 +18,7 @@ from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .profiler import Profiler as Profiler
 from .progress_bar import ProgressBar as ProgressBar
+from .prometheus import Prometheus as Prometheus
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep
 from .stop_at_time import StopAtTime as StopAtTime

@@ -28,7 +28,7 @@ class MeanLoss:
 def loss_of(cb_params: CallbackParams) -> float:
     """The loss of the step that has just ended."""
     outputs = cb_params.net_outputs
-    return float(np.mean(outputs[0] if isinstance(outputs, (list, tuple)) else outputs))
+    return float(outputs[0] if isinstance(outputs, (list, tuple)) else outputs)
 
 
 def plain(value: Any) -> Any:
