@@ -1,6 +1,5 @@
 """What callbacks report: losses, hyperparameters and results of an event as plain values."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -50,5 +49,5 @@ def results_of(cb_params: CallbackParams) -> dict[str, Any]:
 def short(value: Any) -> str:
     """A number as people read it, anything else as it prints."""
     if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
     return str(value)

@@ -17,7 +17,7 @@ class ThroughputMonitor(Callback):
     """Steps and samples per second over the last steps, and how much of the device's peak that is.
 
     At `on_train_step_end`, every `window` steps counted over all epochs: it keeps the rates of the
-    last `window` steps, and prints `epoch: 1 step: 100, 812.3 steps/s, 2.6e+04 samples/s, mfu:
+    last `window` steps, and prints `epoch: 1 step: 100, 812.3 steps/s, 25994 samples/s, mfu:
     48.59%` (step within the epoch). The time is the events' own, from one step's end to the next;
     validations, and what happens between epochs, are left out. Where the device runs ahead, times
     inside a block are interpolated, so a window much shorter than 50 ms says little. Each run starts
