@@ -19,8 +19,8 @@ class CSVLogger(Callback):
     """Writes a row per epoch, and on request a row every so many steps, as CSV.
 
     At `on_train_epoch_end` a row with `epoch`, `step` (of the run), `loss` (mean of the epoch's
-    steps), the injected hyperparameters and what the validation found; the file is flushed then. With
-    `every`, at `on_train_step_end`, rows of `epoch`, `step`, `loss` of that step and the
+    steps), the injected hyperparameters and what the validation found; the file is flushed then.
+    With `every`, at `on_train_step_end`, rows of `epoch`, `step`, `loss` of that step and the
     hyperparameters in `<stem>_steps<suffix>` beside it. A value that first comes later gets its
     column then, and the rows before it an empty cell (Keras' `CSVLogger` keeps the columns of the
     first row). Arrays are written as JSON. The files are closed when the run ends, however it

@@ -17,16 +17,16 @@ class DeviceMonitor(Callback):
     """Keeps the memory of the first local device, the memory of this process and its share of CPUs.
 
     At `on_train_step_end`, every `every` steps counted over all epochs; each value is also an entry
-    of its own name in `cb_params`, for the callbacks and events that follow. They are measured when the
-    callback runs, when the device may be some steps ahead of the event. Each run starts anew. A
+    of its own name in `cb_params`, for the callbacks and events that follow. They are measured when
+    the callback runs, when the device may be some steps ahead of the event. Each run starts anew. A
     participant. `DeviceStatsMonitor` in Lightning; MindSpore has none.
 
     name                       | what
-    ---------------------------+---------------------------------------------------------------------
-    `device_memory_bytes`      | in use on the device; absent where it does not tell, as on CPU
+    ---------------------------+-------------------------------------------------------------------
+    `device_memory_bytes`      | in use on the device; absent where it does not tell (CPU)
     `device_memory_peak_bytes` | the most so far; likewise
     `process_memory_bytes`     | of this process in main memory
-    `cpu_share`                | CPU time per time since the value before; 1 is one core all the time
+    `cpu_share`                | CPU time per time since the value before; 1 is one core
 
     Args:
         every: steps from one measurement to the next.
@@ -35,8 +35,8 @@ class DeviceMonitor(Callback):
         history: lists by name, `step` (over all epochs) among them, all of the same length.
 
     Raises:
-        ArgumentTypeError, ArgumentError: `every` is no int above 0; and at a measurement where there
-            is neither `/proc` nor `psutil`.
+        ArgumentTypeError, ArgumentError: `every` is no int above 0; and at a measurement where
+            there is neither `/proc` nor `psutil`.
     """
 
     def __init__(self, every: int = 100) -> None:

@@ -8,14 +8,14 @@ from .context import RunContext
 class FlopsUtilizationCollector(Callback):
     """Prints what a step computes, and which part of the device's power the steps have used.
 
-    At `on_train_begin`: `Full model flops is 2048.0, Full hardware flops is 2304.0, Shard model flops
-    is 2048.0, Shard hardware flops is 2304.0.` At `on_train_step_end`, every `data_size` steps counted
-    over all epochs: `Train per step time: 1.317 ms mfu:48.59% hfu:48.59%`, the mean over those steps.
-    Model flops are XLA's count of the step as it is written, hardware flops that of the step as it is
-    compiled, which it is alone for that (see `cb_params.train_network.cost`); nan where XLA knows
-    none. Times are the events' own; validations, and what happens between epochs, are left out. A
-    participant. MindSpore's collector of that name, which is silent at the multiples of `data_size`,
-    so for 1 always.
+    At `on_train_begin`: `Full model flops is 2048.0, Full hardware flops is 2304.0, Shard model
+    flops is 2048.0, Shard hardware flops is 2304.0.` At `on_train_step_end`, every `data_size`
+    steps counted over all epochs: `Train per step time: 1.317 ms mfu:48.59% hfu:48.59%`, the mean
+    over those steps. Model flops are XLA's count of the step as it is written, hardware flops that
+    of the step as it is compiled, which it is alone for that (see `cb_params.train_network.cost`);
+    nan where XLA knows none. Times are the events' own; validations, and what happens between
+    epochs, are left out. A participant. MindSpore's collector of that name, which is silent at the
+    multiples of `data_size`, so for 1 always.
 
     Args:
         data_size: steps from one line to the next.

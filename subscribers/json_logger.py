@@ -21,14 +21,14 @@ class JSONLogger(Callback):
     event   | at                                | and
     --------+-----------------------------------+-----------------------------------------
     `step`  | `on_train_step_end`               | `loss`, `hyperparams`
-    `epoch` | `on_train_epoch_end`              | `loss` (mean of its steps), `hyperparams`, `metrics`
+    `epoch` | `on_train_epoch_end`              | mean `loss`, `hyperparams`, `metrics`
     `end`   | `on_train_end` and `on_exception` | `status`, `reason`, `by`
 
-    `metrics` is what the epoch's validation found, absent without one. `reason` and `by` say why and
-    by whom a run was stopped or failed, else they are null. JSON has no NaN and no infinity: they are
-    the strings `"NaN"`, `"Infinity"` and `"-Infinity"`. Every epoch goes to disk; the file is closed
-    when the run ends, however it ends. A participant; Composer's and OLMo-core's file loggers,
-    MindSpore has none.
+    `metrics` is what the epoch's validation found, absent without one. `reason` and `by` say why
+    and by whom a run was stopped or failed, else they are null. JSON has no NaN and no infinity:
+    they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`. Every epoch goes to disk; the file
+    is closed when the run ends, however it ends. A participant; Composer's and OLMo-core's file
+    loggers, MindSpore has none.
 
     Args:
         path: the file; missing folders are made.

@@ -14,11 +14,11 @@ from .readings import plain, short
 class LearningRateMonitor(Callback):
     """Keeps the optimizer's injected hyperparameters over the steps or the epochs of a run.
 
-    At `on_train_step_end`, or at `on_train_epoch_end` for `every="epoch"`: the values as `cb_params`
-    has them then. Of a schedule these are what the step has used; of a value that callbacks assign
-    likewise, unless one listed before has already set the next one. Each run starts anew. With
-    `verbose` it prints `epoch: 1 step: 3, learning_rate: 0.01, momentum: 0.9` (step within the
-    epoch). A participant. `LearningRateMonitor` in Lightning; MindSpore has none.
+    At `on_train_step_end`, or at `on_train_epoch_end` for `every="epoch"`: the values as
+    `cb_params` has them then. Of a schedule these are what the step has used; of a value that
+    callbacks assign likewise, unless one listed before has already set the next one. Each run
+    starts anew. With `verbose` it prints `epoch: 1 step: 3, learning_rate: 0.01, momentum: 0.9`
+    (step within the epoch). A participant. `LearningRateMonitor` in Lightning; MindSpore has none.
 
     Args:
         every: steps from one value to the next, counted over all epochs, or `"epoch"`.
@@ -30,8 +30,8 @@ class LearningRateMonitor(Callback):
         epochs: the epochs of those steps.
 
     Raises:
-        ArgumentTypeError, ArgumentError: for arguments that cannot work; and at the run's begin where
-            the optimizer injects nothing.
+        ArgumentTypeError, ArgumentError: for arguments that cannot work; and at the run's begin
+            where the optimizer injects nothing.
     """
 
     def __init__(self, every: int | Literal["epoch"] = 1, verbose: bool = False) -> None:

@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 class Profiler(Callback):
     """Records what host and device do in the steps from `start_step` to before `stop_step`.
 
-    The device runs ahead of the callbacks, so at `on_train_step_begin` of the first step it may have
-    been through the whole range already. Therefore the trace begins there with `train_network`
+    The device runs ahead of the callbacks, so at `on_train_step_begin` of the first step it may
+    have been through the whole range already. Therefore the trace begins there with `train_network`
     assigned to itself: what the device has done beyond that point is taken back and done again,
     within the trace, with the same result bit for bit. It ends at `on_train_step_end` of the last
     step, or with the run, however it ends. So all computation of these steps is in the trace, and

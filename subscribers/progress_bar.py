@@ -15,18 +15,18 @@ class ProgressBar(Callback):
 
     From `on_train_begin` to the run's end, however it ends. At `on_train_epoch_end` a line stays:
     `epoch 1/3: 400 steps, loss 0.1234, 812 steps/s, accuracy 0.91`, with the mean loss of the epoch
-    and what its validation found. Where stdout is no terminal these lines are all there is. Rates and
-    the time left are of the events' own time, the epoch's rate without its validation. No thread is
-    started. A participant; silent in a lone `eval`. `ProgbarLogger` in Keras, `RichProgressBar` in
-    Lightning; MindSpore has none.
+    and what its validation found. Where stdout is no terminal these lines are all there is. Rates
+    and the time left are of the events' own time, the epoch's rate without its validation. No
+    thread is started. A participant; silent in a lone `eval`. `ProgbarLogger` in Keras,
+    `RichProgressBar` in Lightning; MindSpore has none.
 
     Args:
         refresh: seconds from one drawing of the bar to the next.
         total: steps per epoch, where the data set does not say how many it has.
 
     Raises:
-        ArgumentTypeError, ArgumentError: `refresh` is no number above 0, `total` no int above 0; and
-            at the run's begin where `rich` is not installed.
+        ArgumentTypeError, ArgumentError: `refresh` is no number above 0, `total` no int above 0;
+            and at the run's begin where `rich` is not installed.
     """
 
     def __init__(self, refresh: float = 0.1, total: int | None = None) -> None:

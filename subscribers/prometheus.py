@@ -15,10 +15,10 @@ from .readings import loss_of, plain, results_of
 class Prometheus(Callback):
     """Keeps how far a run is and what it measured as Prometheus metrics.
 
-    At every `on_train_*` hook but `on_train_step_begin`, and at `on_exception`. Values are only stored
-    there; text is made when somebody asks, in another thread where that is the server. After a run
-    they stay as they are; the counters count on in the next one. A participant. MindSpore, Keras and
-    Lightning have none.
+    At every `on_train_*` hook but `on_train_step_begin`, and at `on_exception`. Values are only
+    stored there; text is made when somebody asks, in another thread where that is the server. After
+    a run they stay as they are; the counters count on in the next one. A participant. MindSpore,
+    Keras and Lightning have none.
 
     metric                     | kind    | what
     ---------------------------+---------+--------------------------------------------------------
@@ -30,8 +30,8 @@ class Prometheus(Callback):
     `railbus_metric`           | gauge   | what the last validation found, by `name`; numbers only
 
     Args:
-        port: serve `http://127.0.0.1:<port>/metrics` from the run's begin to its end; 0 takes a free
-            port, None serves nothing.
+        port: serve `http://127.0.0.1:<port>/metrics` from the run's begin to its end; 0 takes a
+            free port, None serves nothing.
         registry: a `prometheus_client.CollectorRegistry`; one of its own by default.
 
     Attributes:

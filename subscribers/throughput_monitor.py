@@ -20,9 +20,9 @@ class ThroughputMonitor(Callback):
     last `window` steps, and prints `epoch: 1 step: 100, 812.3 steps/s, 25994 samples/s, mfu:
     48.59%` (step within the epoch). The time is the events' own, from one step's end to the next;
     validations, and what happens between epochs, are left out. Where the device runs ahead, times
-    inside a block are interpolated, so a window much shorter than 50 ms says little. Each run starts
-    anew. A participant. `ThroughputMonitor` in Lightning, `SpeedMonitor` in Composer; in MindSpore
-    see `TimeMonitor`.
+    inside a block are interpolated, so a window much shorter than 50 ms says little. Each run
+    starts anew. A participant. `ThroughputMonitor` in Lightning, `SpeedMonitor` in Composer; in
+    MindSpore see `TimeMonitor`.
 
     Args:
         window: steps over which is measured.
