@@ -41,6 +41,13 @@ class Window:
             left.append(self.pop())
         return left
 
+    def fits(self, entry: Committed) -> bool:
+        """Whether `push` would take in `entry` without loss."""
+        if not self.entries:
+            return True
+        used = self._used + len(entry.event.snapshot)
+        return len(self.entries) < self._events and used <= self._size
+
     def clear(self) -> Collection[Committed]:
         """Remove and return all entries, oldest first."""
         entries, self.entries, self._used = self.entries, deque(), 0
@@ -71,8 +78,14 @@ class Observer:
     in one go, so that up to two buffers are held. The iteration ends with the run, after what is
     buffered. Dropping or closing it detaches it.
 
+    Args:
+        lag: instead of losing events, let the run wait while so many (or `buffer_bytes`) have
+            not been read. Who gives it must read on, or close it.
+
     Attributes:
         closed: it takes no more events.
+        lost: how many events its buffer had no room for.
+        last: `seq` of the newest event that it was offered; -1 before the first.
     """
 
     def __init__(
@@ -83,18 +96,22 @@ class Observer:
         run_id: str | None = None,
         buffer: int = RING_EVENTS,
         buffer_bytes: int = RING_BYTES,
+        lag: int | None = None,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ArgumentError(f"every must be an int of at least 1, got {every!r}")
         self.run_id = run_id
         self._hooks = _hooks(hooks)
         self._every = every
-        self._window = Window(buffer, buffer_bytes)
+        self._window = Window(buffer if lag is None else lag, buffer_bytes)
+        self._waits = lag is not None
         self._taken: deque[Event] = deque()  # out of the window, and older than any gap
         self._gaps: dict[str, Gap] = {}
         self.closed = False
+        self.lost, self.last = 0, -1
         self._wake: Callable[[], object] | None = None
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
 
     def wants(self, hook: Hook, ordinal: int) -> bool:
         """Whether it takes the `ordinal`-th event of `hook`; `every` thins out step hooks only."""
@@ -103,12 +120,21 @@ class Observer:
         return self._every == 1 or ordinal % self._every == 0 or not hook.is_step
 
     def offer(self, entry: Committed) -> None:
-        """A wanted event was committed; called by the log, from any thread."""
+        """A wanted event was committed; called by the log, from any thread.
+
+        With a bounded lag it waits for room; an interrupt of that wait loses no event silently.
+        """
         with self._lock:
-            left = self._window.push(entry)
-            for lost in left:
-                self._lose(lost.event.run_id, lost.event.seq, lost.event.seq, "slow")
-            wake, self._wake = self._wake, None
+            try:
+                if self._waits:
+                    self._room.wait_for(lambda: self.closed or self._window.fits(entry))
+            finally:
+                left = self._window.push(entry)
+                self.last = entry.event.seq
+                for lost in left:
+                    self.lost += 1
+                    self._lose(lost.event.run_id, lost.event.seq, lost.event.seq, "slow")
+                wake, self._wake = self._wake, None
         if wake is not None:
             wake()
 
@@ -121,6 +147,7 @@ class Observer:
         """Take no more events; what is buffered can still be read."""
         with self._lock:
             self.closed = True
+            self._room.notify_all()
             wake, self._wake = self._wake, None
         if wake is not None:
             wake()
@@ -138,6 +165,10 @@ class Observer:
         with self._lock:
             if self._gaps:
                 return self._gaps.pop(next(iter(self._gaps)))
+            if self._waits and self._window.entries:
+                event = self._window.pop().event
+                self._room.notify_all()
+                return event
             if self._window.entries:
                 self._taken.extend(entry.event for entry in self._window.clear())
                 return self._taken.popleft()
@@ -229,12 +260,18 @@ class EventLog:
             self._ring.push(entry)
             self._ordinals[hook] = ordinal = self._ordinals[hook] + 1
             observers = self._observers
+        interrupt: BaseException | None = None
         for reference in observers:
             observer = reference()
             if observer is None or observer.closed:
                 self._detach(reference)
             elif observer.wants(hook, ordinal):
-                observer.offer(entry)
+                try:
+                    observer.offer(entry)
+                except BaseException as error:  # of a wait; the others get the event all the same
+                    interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def attach(self, observer: Observer, since: int | None) -> None:
         """Feed `observer` from event `since` on, out of the ring as far as it holds them."""

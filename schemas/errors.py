@@ -12,6 +12,7 @@ RailbusError
 ├── CheckpointError     (ValueError)      a checkpoint that cannot be read or does not fit
 ├── StateGone           (RuntimeError)    the state of a step that `exact=False` has not kept
 ├── DeadlineExceeded    (TimeoutError)    a participant did not ack within its deadline
+├── ObserverError       (RuntimeError)    an observer asks for what only participants can do
 └── BusClosed           (RuntimeError)    a call on a run or bus that has ended
 """
 
@@ -84,6 +85,10 @@ class StateGone(RailbusError, RuntimeError):
 
 class DeadlineExceeded(RailbusError, TimeoutError):
     """Raised when a participant with policy `raise` missed its deadline (C7)."""
+
+
+class ObserverError(RailbusError, RuntimeError):
+    """Raised when an observer tries to stop a run: what it sees has happened already."""
 
 
 class BusClosed(RailbusError, RuntimeError):

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, cast
 
 import msgspec
 
@@ -62,10 +62,20 @@ class _Attributes(dict[str, Any]):
         return f"did you mean {', '.join(map(repr, near))}?" if near else f"it has {sorted(self)}"
 
 
+def _past(self: object, *args: object, **kwargs: object) -> NoReturn:
+    """Refused: this is a snapshot."""
+    raise ReadOnlyParam(
+        "an observer cannot change cb_params, its events have happened already; make the callback "
+        "a participant with observes = False"
+    )
+
+
 class Snapshot(FrozenDict, _Attributes):
     """A decoded snapshot: `cb_params` as it was at one event, with attribute access, read-only."""
 
     __slots__ = ()
+    update = setdefault = pop = popitem = clear = cast(Any, _past)
+    __setitem__ = __delitem__ = __ior__ = __setattr__ = __delattr__ = cast(Any, _past)
 
 
 class CallbackParams(_Attributes):

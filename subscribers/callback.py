@@ -9,6 +9,7 @@ from typing import Any
 
 from railbus.bus.sequencer import Policy
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, CallbackTypeError
+from railbus.schemas.events import Gap
 from railbus.schemas.hooks import LEGACY, Hook
 
 from .checks import count
@@ -16,7 +17,12 @@ from .context import RunContext
 
 
 class Callback:
-    """A participant of a run: override the hooks you need, each a `def` or an `async def`.
+    """A member of a run's list: override the hooks you need, each a `def` or an `async def`.
+
+    It is a participant, which the run waits for, or an observer (`observes = True`). An observer's
+    hooks, all plain `def`, are called after each event's commit, in order, in a thread of its own;
+    `run_context.original_args()` is then the event's snapshot, read-only, and a stop cannot be
+    asked. After the run's last event it gets what is still to be delivered.
 
     Plain hooks run one after another in the thread that trains (in one beside it, if a callback of
     the list has a deadline), async ones on the run's event loop; return values are ignored. A hook
@@ -30,15 +36,28 @@ class Callback:
 
     Attributes:
         on_error: what an exception in a hook, or a missed deadline, does: `"raise"` ends the run
-            with it, `"stop"` asks the run to stop, `"detach"` goes on without this callback.
+            with it, `"stop"` asks the run to stop, `"detach"` goes on without this callback. None
+            is `"raise"` for a participant and `"detach"` for an observer. An observer's error is
+            logged, and it gets no further event; with `"raise"` the run is asked to stop, and
+            raises the error when it has ended, after its terminal event.
         needs: how often, in steps of training, it looks at `train_network` or `optimizer`, for
             example `{"train_network": 100}`. A block then ends there, so that the state is at
-            hand; at any other step it is computed anew, which costs up to a block's time.
-        deadline: seconds a hook may take before the run goes on without it; None waits (C7).
+            hand; at any other step it is computed anew, which costs up to a block's time. An
+            observer sees `train_network.params` in `on_train_step_end` of these steps only.
+        deadline: seconds a hook may take before the run goes on without it; None waits (C7). Not
+            for observers.
+        observes: it is an observer; it cannot slow the run (C8).
+        lag: of an observer, how many committed events may wait for it before the run does. None
+            never makes the run wait: an observer that is too slow loses events, which `on_gap`
+            tells it, and it sees the network of the last two steps that it `needs` only.
+        drain_seconds: how long the run's end waits for an observer to handle what it has not yet.
     """
 
-    on_error: Policy = "raise"
+    on_error: Policy | None = None
     deadline: float | None = None
+    observes: bool = False
+    lag: int | None = None
+    drain_seconds: float = 30.0
     needs: Mapping[str, int] = MappingProxyType({})
 
     def __enter__(self) -> "Callback":
@@ -102,6 +121,9 @@ class Callback:
 
     def on_exception(self, run_context: RunContext, error: BaseException) -> Any:
         """Once, when the run has failed with `error`, in place of `on_train_end`."""
+
+    def on_gap(self, gap: Gap) -> Any:
+        """An observer was too slow for events; without this method the run's end warns of them."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs of this callback; only values that a snapshot can carry."""

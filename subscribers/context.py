@@ -1,12 +1,12 @@
 """`RunContext`: what a hook is called with."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from railbus.schemas.errors import ArgumentError, BusClosed
+from railbus.schemas.errors import ArgumentError, BusClosed, ObserverError
 from railbus.schemas.events import Event, StopRequest
 from railbus.schemas.hooks import Mode
-from railbus.schemas.params import CallbackParams, Ledger
+from railbus.schemas.params import CallbackParams, Ledger, Snapshot
 
 MODES: tuple[Mode, ...] = ("train", "eval")
 
@@ -113,3 +113,34 @@ class RunContext:
         stopped = {mode: self._stop_requested(mode) for mode in MODES}
         self._stop_requested = stopped.__getitem__
         self._ledger = None
+
+class ObserverContext(RunContext):
+    """What an observer's hook is called with: one committed event, read-only."""
+
+    def __init__(self, stop_requested: Callable[[Mode], bool], by: str) -> None:
+        super().__init__(Ledger(), stop_requested, by)
+        self._seen: Snapshot | None = None
+
+    def original_args(self) -> Snapshot:  # type: ignore[override]  # the read-only twin
+        """`cb_params` as it was at the event."""
+        if self._seen is None:
+            self._seen = self.event.cb_params
+        return self._seen
+
+    def request_stop(self, reason: str | None = None, scope: Mode | None = None) -> NoReturn:
+        """Refused.
+
+        Raises:
+            ObserverError: always.
+        """
+        raise ObserverError(
+            "an observer cannot stop the run, its events have happened already; make the callback "
+            "a participant with observes = False",
+            subscriber=self._by,
+        )
+
+    def _show(self, event: Event, network: Any) -> None:
+        """The next event, with the network where it was kept for it."""
+        self._event, self._seen = event, None
+        if network is not None:
+            self._seen = Snapshot({**event.cb_params, "train_network": network})

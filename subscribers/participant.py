@@ -53,7 +53,7 @@ class CallbackParticipant:
         loop: Worker,
     ) -> None:
         self.callback = callback
-        self.role = _role(name, callback)
+        self.role = role_of(name, callback)
         self.tally = Tally()
         self.error: BaseException | None = None
         self.revoked = False
@@ -159,8 +159,15 @@ class CallbackParticipant:
         )
 
 
-def _role(name: str, callback: Callback) -> Role:
+def role_of(name: str, callback: Callback) -> Role:
+    """What the bus needs to know of `callback`.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: for a wrong `on_error` or `deadline`.
+    """
     policy, deadline = callback.on_error, callback.deadline
+    if policy is None:
+        policy = "detach" if callback.observes else "raise"
     if policy not in POLICIES:
         raise ArgumentError(f"{name}.on_error must be one of {POLICIES}, got {policy!r}")
     if deadline is not None:

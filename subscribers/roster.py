@@ -1,11 +1,12 @@
-"""The callback list of one run: entered in order, seated as participants, exited in reverse."""
+"""The callback list of one run: entered in order, seated, exited in reverse."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
+from railbus.bus.log import EventLog
 from railbus.bus.publisher import Worker
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.hooks import Mode
@@ -13,7 +14,9 @@ from railbus.schemas.params import Ledger
 
 from .callback import Callback
 from .lane import Lane, LoopWorker
-from .participant import CallbackParticipant
+from .participant import CallbackParticipant, Tally
+from .views import Keeper
+from .watcher import Watcher
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +25,20 @@ class Roster:
     """A run's callbacks and the workers that run them.
 
     Callbacks are entered, called and exited in one thread, so that what they open in one place (a
-    database, a file) they may use in the others.
+    database, a file) they may use in the others. Observers are entered and exited there too, but
+    called in threads of their own.
+
+    Attributes:
+        participants: those whom the run waits for, in order.
+        watchers: the observers, in order.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = tuple(callbacks)
         self.participants: list[CallbackParticipant] = []
-        self._lane = Lane([callback.deadline for callback in callbacks])
+        self.watchers: list[Watcher] = []
+        self._members: list[CallbackParticipant | Watcher] = []
+        self._lane = Lane([callback.deadline for callback in callbacks if not callback.observes])
         self._loop = LoopWorker()
         self._exits = ExitStack()
 
@@ -36,6 +46,11 @@ class Roster:
     def workers(self) -> tuple[Worker, Worker]:
         """Who has to serve while the run is on."""
         return self._lane, self._loop
+
+    @property
+    def tallies(self) -> Mapping[str, Tally]:
+        """What each callback has cost, by name."""
+        return {member.role.name: member.tally for member in self._members}
 
     def enter(self, ledger: Ledger, stop_requested: Callable[[Mode], bool]) -> None:
         """Enter every callback in order and seat what `__enter__` returned.
@@ -46,6 +61,28 @@ class Roster:
             BaseException: what an `__enter__` raised; those entered before are exited first.
         """
         self._lane.call(lambda: self._enter(ledger, stop_requested))
+
+    def watch(self, log: EventLog, request_stop: Callable[[str, str], None]) -> None:
+        """Let the observers follow the run; `request_stop(by, reason)` is their policy's."""
+        for watcher in self.watchers:
+            watcher.start(log, request_stop)
+
+    def fail(self, error: BaseException) -> None:
+        """The run has failed: what `on_exception` of the observers is about."""
+        for watcher in self.watchers:
+            watcher.failure = error
+
+    def dismiss(self) -> BaseException | None:
+        """The last event was committed: wait for the observers, each for its `drain_seconds`.
+
+        Returns:
+            The first error of an observer whose policy is `raise`.
+        """
+        with ExitStack() as stack:
+            for watcher in reversed(self.watchers):
+                watcher.close()
+                stack.callback(watcher.finish)
+        return next((one.error for one in self.watchers if one.error is not None), None)
 
     def exit(self, error: BaseException | None) -> bool:
         """Exit every callback in reverse; returns whether one of them swallowed `error`.
@@ -68,29 +105,43 @@ class Roster:
                 seated = _replacement(callback, callback.__enter__())
                 kind = type(seated).__name__
                 names[kind] += 1
-                participant = CallbackParticipant(
-                    kind if names[kind] == 1 else f"{kind}#{names[kind]}",
-                    seated,
-                    ledger,
-                    stop_requested,
-                    self._lane,
-                    self._loop,
-                )
-                stack.push(_Exit(callback, participant))
-                if participant.role.deadline is not None and self._lane.shortest is None:
+                name = kind if names[kind] == 1 else f"{kind}#{names[kind]}"
+                member = self._seat(name, seated, ledger, stop_requested)
+                stack.push(_Exit(callback, member))
+                if member.role.deadline is not None and self._lane.shortest is None:
                     raise ArgumentError(
-                        f"{participant.role.name} has a deadline and takes the place of a "
+                        f"{name} has a deadline and takes the place of a "
                         f"{type(callback).__name__} without; give that one the deadline"
                     )
-                self.participants.append(participant)
+                self._members.append(member)
+            views = [one.views for one in self.watchers if one.views is not None]
+            if views:
+                keeper = self._participant(
+                    "Keeper of networks", Keeper(views), ledger, stop_requested
+                )
+                self.participants.insert(0, keeper)
             self._exits = stack.pop_all()
+
+    def _seat(
+        self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
+    ) -> CallbackParticipant | Watcher:
+        if seated.observes:
+            self.watchers.append(Watcher(name, seated, stop_requested))
+            return self.watchers[-1]
+        self.participants.append(self._participant(name, seated, ledger, stop_requested))
+        return self.participants[-1]
+
+    def _participant(
+        self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
+    ) -> CallbackParticipant:
+        return CallbackParticipant(name, seated, ledger, stop_requested, self._lane, self._loop)
 
 
 class _Exit:
-    """Exits one callback, unless it is still stuck in a hook that missed its deadline."""
+    """Exits one callback, unless it is still stuck in a hook."""
 
-    def __init__(self, callback: Callback, participant: CallbackParticipant) -> None:
-        self._callback, self._participant = callback, participant
+    def __init__(self, callback: Callback, member: CallbackParticipant | Watcher) -> None:
+        self._callback, self._member = callback, member
 
     def __enter__(self) -> None:
         return None
@@ -101,8 +152,8 @@ class _Exit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        if self._participant.revoked:
-            logger.error("%s is not exited, it is still in a hook", self._participant.role.name)
+        if self._member.revoked:
+            logger.error("%s is not exited, it is still in a hook", self._member.role.name)
             return None
         return self._callback.__exit__(kind, error, traceback)
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from threading import Lock
 from typing import Any
 
 import anyio
@@ -49,6 +50,7 @@ class Execution:
         self._facts, self._begin, self._finish = facts, begin, finish
         self._publisher: Publisher | None = None
         self._asked: list[tuple[str, str]] = []
+        self._asking = Lock()
         self._error: BaseException | None = None
         self._swallowed = False
         self._began: float | None = None
@@ -59,8 +61,7 @@ class Execution:
             self.stats.seconds = time.perf_counter() - self._began
         if self._publisher is not None:
             self.stats.events = self._publisher.sequencer.seq
-        participants = list(self.roster.participants)
-        self.stats.callbacks = {one.role.name: one.tally for one in participants}
+        self.stats.callbacks = dict(self.roster.tallies)
         self.stats.steps_again = self.loop.steps_again
         return self.stats
 
@@ -102,9 +103,10 @@ class Execution:
         if self._error is not None and not self._swallowed:
             raise self._error
         ended = self.loop.ledger.params
+        failed = Status.FAILED
         return RunResult(
             run_id=self.run_id,
-            status=Status(ended.get("status", Status.FAILED)),
+            status=failed if self._error is not None else Status(ended.get("status", failed)),
             reason=ended.get("stop_reason"),
             by=ended.get("stop_by"),
             at=ended.get("stop_at"),
@@ -120,19 +122,22 @@ class Execution:
         return self._publisher is not None and self._publisher.sequencer.stop_requested(mode)
 
     def _pass_on(self) -> None:
-        while self._publisher is not None and self._asked:
-            self._publisher.sequencer.request_stop(*self._asked.pop(0))
+        with self._asking:
+            while self._publisher is not None and self._asked:
+                self._publisher.sequencer.request_stop(*self._asked.pop(0))
 
     def _drive(self, log: EventLog) -> None:
         publisher = Publisher(log, self.roster.participants, self.loop.ledger)
         self._publisher = publisher
         self._pass_on()
         try:
+            self.roster.watch(log, self.request_stop)
             self.loop.ledger.publish(self._facts)
             self._facts = {}  # it held the first state
             self.loop.drive(publisher)
         except BaseException as error:
             self._error = error
+            self.roster.fail(error)
             self._publish_exception(publisher, error)
 
     def _publish_exception(self, publisher: Publisher, error: BaseException) -> None:
@@ -143,6 +148,11 @@ class Execution:
             logger.error("on_exception of run %s failed", self.run_id, exc_info=another)
 
     def _exit(self) -> None:
+        try:
+            error = self.roster.dismiss()
+            self._error = error if self._error is None else self._error
+        except BaseException as interrupt:
+            self._error = interrupt
         try:
             self._swallowed = self.roster.exit(self._error)
         except BaseException as error:
