@@ -1,5 +1,8 @@
 """What callbacks report: losses, hyperparameters and results of an event as plain values."""
 
+"""What callbacks that report a run read from `cb_params`: plain numbers by name."""
+
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,3 +54,39 @@ def short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
     return str(value)
+
+def loss_of(cb_params: Mapping[str, Any]) -> float | None:
+    """The mean loss of `net_outputs`; None where there is none, or only a reference to it."""
+    outputs = cb_params.get("net_outputs")
+    loss = outputs[0] if isinstance(outputs, (list, tuple)) and outputs else outputs
+    if isinstance(loss, (float, int, np.ndarray, np.generic)):
+        return float(np.mean(np.asarray(loss, dtype=np.float64)))
+    return None
+
+
+def hyperparams_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
+    """The injected hyperparameters, `learning_rate` among them: what is a numpy number."""
+    return {
+        name: float(value)
+        for name, value in cb_params.items()
+        if isinstance(value, np.generic) and value.dtype.kind in "fiuV"
+    }
+
+
+def results_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
+    """What the epoch's validation found, as far as it is single numbers; `{}` without one."""
+    results = cb_params.get("eval_results", {})
+    return {name: float(value) for name, value in results.items() if np.size(value) == 1}
+
+
+def leaves_of(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays of nested dicts and lists by their dotted name, in order."""
+    if isinstance(tree, Mapping):
+        items = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, (list, tuple)):
+        items = [(str(place), value) for place, value in enumerate(tree)]
+    else:
+        yield name, tree
+        return
+    for key, value in items:
+        yield from leaves_of(value, f"{name}.{key}" if name else key)
