@@ -43,7 +43,8 @@ class Callback:
         needs: how often, in steps of training, it looks at `train_network` or `optimizer`, for
             example `{"train_network": 100}`. A block then ends there, so that the state is at
             hand; at any other step it is computed anew, which costs up to a block's time. An
-            observer sees `train_network.params` in `on_train_step_end` of these steps only.
+            observer sees the handle in `on_train_begin` and in `on_train_step_end` of these steps
+            only, elsewhere a reference; not with `RunAhead(exact=False)`, which overwrites states.
         deadline: seconds a hook may take before the run goes on without it; None waits (C7). Not
             for observers.
         observes: it is an observer; it cannot slow the run (C8).

@@ -140,7 +140,7 @@ class ObserverContext(RunContext):
         )
 
     def _show(self, event: Event, network: Any) -> None:
-        """The next event, with the network where it was kept for it."""
+        """The next event, with the handle of the network where it was kept for it."""
         self._event, self._seen = event, None
         if network is not None:
             self._seen = Snapshot({**event.cb_params, "train_network": network})

@@ -1,8 +1,11 @@
 """The network at some events, on its way from the thread that trains to an observer."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from railbus.schemas.events import Event
+from railbus.schemas.hooks import Hook
 
 from .callback import Callback
 from .context import RunContext
@@ -10,63 +13,64 @@ from .context import RunContext
 KEPT = 2  # networks that wait for an observer
 
 
-class NetworkView:
-    """The network at one event, for an observer that declared that it needs it.
+class Views:
+    """Handles of the network for one observer, by the `seq` of their event; at most `KEPT`.
 
-    Attributes:
-        params: nested dict of the trained arrays.
+    Args:
+        every: steps of training from one to the next.
+        hooks: those of the observer.
+        waits: whether the run waits for room; otherwise the oldest handle makes room.
     """
 
-    __slots__ = ("params",)
-
-    def __init__(self, params: Any) -> None:
-        self.params = params
-
-
-class Views:
-    """Networks on their way to one observer, by the `seq` of their event; at most `KEPT`."""
-
-    def __init__(self, every: int, waits: bool) -> None:
+    def __init__(self, every: int, hooks: Collection[Hook], waits: bool) -> None:
         self.every = every
-        self.closed = False
-        self._waits = waits
-        self._kept: dict[int, NetworkView] = {}
+        self._hooks, self._waits = hooks, waits
+        self._closed = False
+        self._kept: dict[int, Any] = {}
         self._room = threading.Condition()
 
-    def keep(self, seq: int, params: Any) -> None:
-        """The network at event `seq`; waits for room, or lets the oldest go."""
+    def keep(self, event: Event, handle: Any) -> None:
+        """The network at `event`, if the observer gets that."""
+        if event.hook not in self._hooks or self._closed:
+            return
+        handle.params  # noqa: B018  # computed here and now
         with self._room:
             if self._waits:
-                self._room.wait_for(lambda: self.closed or len(self._kept) < KEPT)
+                self._room.wait_for(lambda: self._closed or len(self._kept) < KEPT)
             elif len(self._kept) == KEPT:
                 del self._kept[next(iter(self._kept))]
-            if not self.closed:
-                self._kept[seq] = NetworkView(params)
+            if not self._closed:
+                self._kept[event.seq] = handle
 
-    def take(self, seq: int) -> NetworkView | None:
-        """The network at event `seq`, if it was kept; older ones go."""
+    def take(self, event: Event) -> Any:
+        """The handle at `event`, None where none was kept; older ones go."""
         with self._room:
-            found = self._kept.pop(seq, None)
-            self._kept = {k: view for k, view in self._kept.items() if k > seq}
+            found = self._kept.pop(event.seq, None)
+            self._kept = {seq: handle for seq, handle in self._kept.items() if seq > event.seq}
             self._room.notify_all()
-            return found
+        return None if event.hook is Hook.EXCEPTION else found
 
     def close(self) -> None:
         """Nobody takes any more."""
         with self._room:
-            self.closed, self._kept = True, {}
+            self._closed, self._kept = True, {}
             self._room.notify_all()
 
 
 class Keeper(Callback):
-    """Takes the references to the network that observers need, in the thread that trains."""
+    """Keeps the handles that observers need, in the thread that trains."""
 
     def __init__(self, views: Sequence[Views]) -> None:
         self._views = views
 
+    def on_train_begin(self, run_context: RunContext) -> None:
+        """Keep the initial values."""
+        for views in self._views:
+            views.keep(run_context.event, run_context.original_args().train_network)
+
     def on_train_step_end(self, run_context: RunContext) -> None:
-        """No copy is made: the arrays of a step are never changed."""
+        """Keep those after the step, where it is time; no copy is made."""
         cb_params = run_context.original_args()
         for views in self._views:
-            if cb_params.cur_step_num % views.every == 0 and not views.closed:
-                views.keep(run_context.event.seq, cb_params.train_network.params)
+            if cb_params.cur_step_num % views.every == 0:
+                views.keep(run_context.event, cb_params.train_network)

@@ -48,8 +48,8 @@ class Watcher:
         self.revoked = False
         _check(name, callback, self.role.hooks)
         waits = callback.lag is not None
-        every = callback.needs.get("train_network") if Hook.TRAIN_STEP_END in self.role.hooks else 0
-        self.views = Views(every, waits) if every else None
+        every = callback.needs.get("train_network")
+        self.views = Views(every, self.role.hooks, waits) if every else None
         self._drain = seconds(f"{name}.drain_seconds", callback.drain_seconds)
         self._callback = callback
         self._context = ObserverContext(stop_requested, name)
@@ -121,8 +121,8 @@ class Watcher:
         if isinstance(item, Gap):
             self._callback.on_gap(item)
             return
-        network = None if self.views is None else self.views.take(item.seq)
-        self._context._show(item, network if item.hook is Hook.TRAIN_STEP_END else None)
+        network = None if self.views is None else self.views.take(item)
+        self._context._show(item, network)
         method = getattr(self._callback, item.hook.value)
         since = time.perf_counter()
         try:

@@ -36,6 +36,11 @@ class StepCost:
         """Those of the step as it is compiled; compiles it alone, which may take a while."""
         return _flops(self._lowered.compile().cost_analysis())
 
+    @property
+    def text(self) -> str:
+        """The step as it is given to the compiler, in StableHLO."""
+        return str(self._lowered.as_text())
+
     @cached_property
     def _lowered(self) -> Any:
         known, batch = self._arguments

@@ -46,6 +46,11 @@ class NetworkHandle:
         """Nested dict of what else the network holds (batch statistics, RNGs); may be empty."""
         return _copied(self._moment.state.network.rest)
 
+    @property
+    def program_text(self) -> str:
+        """The training step as it is given to the compiler, in StableHLO."""
+        return self.cost.text
+
     def save(
         self, path: str | Path, format: str = "ckpt", notes: Mapping[str, Any] | None = None
     ) -> None:

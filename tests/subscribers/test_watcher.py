@@ -338,6 +338,23 @@ def test_an_observer_sees_the_network_of_the_steps_that_it_needs(wait):
     assert all(np.array_equal(kept[step], expected[step]) for step in kept)
 
 
+def test_the_program_of_a_step_is_there_as_text():
+    texts = []
+
+    class Reads(Callback):
+        def on_train_begin(self, run_context) -> None:
+            texts.append(run_context.original_args().train_network.program_text)
+
+    class Needs(Reads):
+        observes, on_error = True, "raise"
+        needs = {"train_network": 100}
+
+    make_trainer().train(1, DATA, [Reads(), Needs()])
+
+    assert texts[0] == texts[1]
+    assert "stablehlo.dot_general" in texts[0]
+
+
 @pytest.mark.parametrize(
     "attributes",
     [
