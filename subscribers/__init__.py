@@ -25,5 +25,6 @@ from .stop_at_time import StopAtTime as StopAtTime
 from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 from .threshold import Threshold as Threshold
 from .throughput_monitor import ThroughputMonitor as ThroughputMonitor
+from .summary_collector import SummaryCollector as SummaryCollector
 from .tensorboard import TensorBoard as TensorBoard
 from .time_monitor import TimeMonitor as TimeMonitor
