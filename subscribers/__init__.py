@@ -28,3 +28,4 @@ from .throughput_monitor import ThroughputMonitor as ThroughputMonitor
 from .summary_collector import SummaryCollector as SummaryCollector
 from .tensorboard import TensorBoard as TensorBoard
 from .time_monitor import TimeMonitor as TimeMonitor
+from .webhook import Webhook as Webhook
