@@ -14,6 +14,7 @@ from .lambda_callback import LambdaCallback as LambdaCallback
 from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
 from .learning_rate_monitor import LearningRateMonitor as LearningRateMonitor
 from .loss_monitor import LossMonitor as LossMonitor
+from .mlflow_tracker import MLflowTracker as MLflowTracker
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .profiler import Profiler as Profiler
@@ -28,4 +29,6 @@ from .throughput_monitor import ThroughputMonitor as ThroughputMonitor
 from .summary_collector import SummaryCollector as SummaryCollector
 from .tensorboard import TensorBoard as TensorBoard
 from .time_monitor import TimeMonitor as TimeMonitor
+from .tracker import Tracker as Tracker, Tracking as Tracking
+from .wandb_tracker import WandbTracker as WandbTracker
 from .webhook import Webhook as Webhook

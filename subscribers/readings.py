@@ -2,7 +2,7 @@
 
 """What callbacks that report a run read from `cb_params`: plain numbers by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,11 @@ def short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
     return str(value)
+FACTS = (
+    "run_id epoch_num batch_num network loss_fn optimizer train_dataset parallel_mode "
+    "device_number dataset_sink_mode"
+).split()
+
 
 def loss_of(cb_params: Mapping[str, Any]) -> float | None:
     """The mean loss of `net_outputs`; None where there is none, or only a reference to it."""
@@ -77,6 +82,16 @@ def results_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
     """What the epoch's validation found, as far as it is single numbers; `{}` without one."""
     results = cb_params.get("eval_results", {})
     return {name: float(value) for name, value in results.items() if np.size(value) == 1}
+
+
+def facts_of(cb_params: Mapping[str, Any], names: Sequence[str] = FACTS) -> dict[str, Any]:
+    """Facts of the run as plain values, live things by the names of their types."""
+    found = {name: cb_params[name] for name in names if name in cb_params}
+    plain = (str, int, float, bool)
+    return {
+        name: value if isinstance(value, plain) else getattr(value, "type", None)
+        for name, value in found.items()
+    }
 
 
 def leaves_of(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,17 +13,13 @@ from railbus.schemas.errors import ArgumentError
 from .checks import count, flag
 from .context import RunContext
 from .event_file import WritesEvents
-from .readings import hyperparams_of, leaves_of, loss_of, results_of
+from .readings import FACTS, facts_of, hyperparams_of, leaves_of, loss_of, results_of
 from .summary_options import lineage_data, specified
 
 logger = logging.getLogger(__name__)
 
 FIRST_PARAMETERS = 5  # that have histograms where no expression chooses
 MOST_TENSOR_STEPS = 20  # of a run, where `collect_tensor_freq` is None
-FACTS = (
-    "run_id epoch_num batch_num network loss_fn optimizer train_dataset parallel_mode "
-    "device_number dataset_sink_mode"
-).split()
 
 
 class SummaryCollector(WritesEvents):
@@ -115,7 +111,7 @@ class SummaryCollector(WritesEvents):
         if self._collects("collect_train_lineage"):
             self._json("hyperparameters", hyperparams_of(cb_params), run_context)
         if self._collects("collect_dataset_graph"):
-            self._json("dataset_graph/auto", _facts(cb_params, ["train_dataset"]), run_context)
+            self._json("dataset_graph/auto", facts_of(cb_params, ["train_dataset"]), run_context)
         if self._collects("collect_graph"):
             text = cb_params.train_network.program_text
             self._file.text("train_network/auto", f"```\n{text}\n```", 0, run_context)
@@ -167,7 +163,7 @@ class SummaryCollector(WritesEvents):
     def _lineage(self, run_context: RunContext) -> None:
         cb_params = run_context.original_args()
         if self._collects("collect_train_lineage"):
-            facts = _facts(cb_params, FACTS)
+            facts = facts_of(cb_params, FACTS)
             facts |= {name: cb_params.get(name) for name in ("status", "stop_reason", "stop_by")}
             facts |= {"steps": cb_params.get("cur_step_num"), "loss": loss_of(cb_params)}
             self._json("train_lineage", facts | hyperparams_of(cb_params), run_context)
@@ -182,13 +178,3 @@ class SummaryCollector(WritesEvents):
     def _json(self, tag: str, values: Mapping[str, Any], run_context: RunContext) -> None:
         step = run_context.original_args().get("cur_step_num", 0)
         self._file.text(tag, json.dumps(values), step, run_context)
-
-
-def _facts(cb_params: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """Facts of the run for JSON, live things by the names of their types."""
-    found = {name: cb_params[name] for name in names if name in cb_params}
-    plain = (str, int, float, bool)
-    return {
-        name: value if isinstance(value, plain) else getattr(value, "type", None)
-        for name, value in found.items()
-    }
