@@ -44,7 +44,7 @@ class Callback:
             example `{"train_network": 100}`. A block then ends there, so that the state is at
             hand; at any other step it is computed anew, which costs up to a block's time. An
             observer sees the handle in `on_train_begin` and in `on_train_step_end` of these steps
-            only, elsewhere a reference; not with `RunAhead(exact=False)`, which overwrites states.
+            only, elsewhere a reference.
         deadline: seconds a hook may take before the run goes on without it; None waits (C7). Not
             for observers.
         observes: it is an observer; it cannot slow the run (C8).
@@ -222,6 +222,20 @@ def needs_of(callbacks: Sequence[Callback]) -> tuple[int, ...]:
                 )
             found.add(count(f"{name}[{thing!r}]", steps, 1))
     return tuple(sorted(found))
+
+
+def refuse_overwriting(callbacks: Sequence[Callback]) -> None:
+    """With `exact=False` a state is overwritten before an observer can look at it.
+
+    Raises:
+        ArgumentError: naming an observer that needs the state.
+    """
+    for one in callbacks:
+        if one.observes and one.needs:
+            raise ArgumentError(
+                f"{type(one).__name__} observes and needs the network, which RunAhead(exact=False) "
+                f"overwrites; use exact=True"
+            )
 
 
 def hooks_of(callback: Callback) -> frozenset[Hook]:

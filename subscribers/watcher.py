@@ -79,9 +79,12 @@ class Watcher:
         try:
             self._thread.join(max(self._until - time.monotonic(), 0.0))
         finally:
-            self._end()
-        if self._thread.is_alive():
-            self._thread.join(GRACE)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Let the thread end; it has time for the hook that it is in, but not for ever."""
+        self._end()
+        self._thread.join(GRACE)
         self.revoked = self._thread.is_alive()
         if self.revoked:
             logger.error("%s is stuck in a hook and keeps its thread", self.role.name)

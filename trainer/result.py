@@ -30,7 +30,7 @@ class RunStats(msgspec.Struct, kw_only=True):
             done before anyone asked for it, this is an estimate from its neighbours.
         device_waited: of its idle time, that between two blocks: it waited for the host.
         host_waited: the time that the host waited for the device.
-        callbacks: by participant.
+        callbacks: by name; the time of observers is spent beside the run.
     """
 
     events: int = 0

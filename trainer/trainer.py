@@ -10,7 +10,7 @@ import optax
 from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
 from railbus.schemas.hooks import Mode
-from railbus.subscribers.callback import Callback, needs_of
+from railbus.subscribers.callback import Callback, needs_of, refuse_overwriting
 
 from .arguments import Arguments
 from .batches import BatchSource
@@ -261,6 +261,8 @@ class Trainer:
             raise ArgumentError("training needs an optimizer, for example optax.sgd(1e-2)")
         settings = checked(self.run_ahead)
         needs_of(callbacks)
+        if not settings.exact:
+            refuse_overwriting(callbacks)
         sources, arrays = sources_of(arguments, settings)
         try:
             return self._prepared(arguments, callbacks, run_id, settings, sources, arrays)

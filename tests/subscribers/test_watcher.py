@@ -1,7 +1,10 @@
 """Callbacks that observe: in order, in a thread of their own, and never in the run's way (C8)."""
 
 import logging
+import signal
+import sys
 import threading
+from types import FrameType
 
 import anyio
 import jax
@@ -12,7 +15,7 @@ from flax import nnx
 
 from railbus.schemas import Event, Gap, RailbusError
 from railbus.subscribers import Callback
-from railbus.trainer import Trainer
+from railbus.trainer import RunAhead, Trainer
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(4)]
 WAIT = 20.0  # seconds until a test gives up
@@ -353,6 +356,48 @@ def test_the_program_of_a_step_is_there_as_text():
 
     assert texts[0] == texts[1]
     assert "stablehlo.dot_general" in texts[0]
+
+
+def test_an_observer_that_needs_a_state_that_is_overwritten_is_refused():
+    class Needs(Sees):
+        needs = {"train_network": 3}
+
+    network = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+    trainer = Trainer(network, run_ahead=RunAhead(exact=False), optimizer=optax.sgd(0.1))
+    with pytest.raises(ValueError, match="Needs observes and needs the network"):
+        trainer.train(1, DATA, Needs())
+
+
+def test_an_interrupt_of_the_last_wait_ends_the_observer_and_comes_out():
+    main = threading.get_ident()
+    waiting = threading.Event()
+
+    class Interrupts(Callback):
+        observes, notes = True, []
+
+        def __exit__(self, *error) -> None:
+            self.notes.append(error[0])
+
+        def on_train_end(self, run_context) -> None:
+            while "finish" not in names_of(sys._current_frames()[main]):
+                waiting.wait(0)
+            signal.pthread_kill(main, signal.SIGINT)
+
+    observer = Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer().train(1, DATA, observer)
+
+    assert observer.notes == [KeyboardInterrupt]
+    assert not threads()
+
+
+def names_of(frame: FrameType | None) -> set[str]:
+    """Names of the functions that a thread is in."""
+    names = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
 
 
 @pytest.mark.parametrize(
