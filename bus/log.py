@@ -122,12 +122,16 @@ class Observer:
     def offer(self, entry: Committed) -> None:
         """A wanted event was committed; called by the log, from any thread.
 
-        With a bounded lag it waits for room; an interrupt of that wait loses no event silently.
+        With a bounded lag it waits for room. After an interrupt of that wait it waits no more, and
+        what it has no room for is a gap.
         """
         with self._lock:
             try:
                 if self._waits:
                     self._room.wait_for(lambda: self.closed or self._window.fits(entry))
+            except BaseException:
+                self._waits = False
+                raise
             finally:
                 left = self._window.push(entry)
                 self.last = entry.event.seq

@@ -50,7 +50,8 @@ class Callback:
         observes: it is an observer; it cannot slow the run (C8).
         lag: of an observer, how many committed events may wait for it before the run does. None
             never makes the run wait: an observer that is too slow loses events, which `on_gap`
-            tells it, and it sees the network of the last two steps that it `needs` only.
+            tells it, and it sees the network of the last two steps that it `needs` only. With a
+            number, one that is stuck holds the run, as a participant would.
         drain_seconds: how long the run's end waits for an observer to handle what it has not yet.
     """
 

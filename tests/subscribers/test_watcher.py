@@ -391,6 +391,39 @@ def test_an_interrupt_of_the_last_wait_ends_the_observer_and_comes_out():
     assert not threads()
 
 
+def test_an_interrupt_of_a_wait_for_an_observer_loses_no_event_silently():
+    class Interrupts(Stuck):
+        lag = 2
+
+        def on_train_step_begin(self, run_context) -> None:
+            while "wait_for" not in names_of(sys._current_frames()[main]):
+                self.go.wait(0)
+            signal.pthread_kill(main, signal.SIGINT)
+            super().on_train_step_begin(run_context)
+
+        def on_exception(self, run_context, error) -> None:
+            self.notes.append(type(error))
+            self.events.append(run_context.event)
+
+        def on_gap(self, gap) -> None:
+            self.events.append(gap)
+
+    class Frees(Callback):
+        def on_exception(self, run_context, error) -> None:
+            observer.go.set()
+
+    main, observer = threading.get_ident(), Interrupts()
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer().train(2, DATA, [observer, Frees()])
+
+    seqs = [(one.first if isinstance(one, Gap) else one.seq) for one in observer.events]
+    assert seqs == sorted(seqs) and seqs[0] == 2
+    lost = [one for one in observer.events if isinstance(one, Gap)]
+    assert len(seqs) + sum(gap.last - gap.first for gap in lost) == seqs[-1] - 1
+    assert observer.notes == [KeyboardInterrupt, "exit"]
+    assert not threads()
+
+
 def names_of(frame: FrameType | None) -> set[str]:
     """Names of the functions that a thread is in."""
     names = set()
