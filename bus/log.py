@@ -133,11 +133,8 @@ class Observer:
                 self._waits = False
                 raise
             finally:
-                left = self._window.push(entry)
-                self.last = entry.event.seq
-                for lost in left:
-                    self.lost += 1
-                    self._lose(lost.event.run_id, lost.event.seq, lost.event.seq, "slow")
+                if not self.closed:
+                    self._push(entry)
                 wake, self._wake = self._wake, None
         if wake is not None:
             wake()
@@ -155,6 +152,12 @@ class Observer:
             wake, self._wake = self._wake, None
         if wake is not None:
             wake()
+
+    def _push(self, entry: Committed) -> None:
+        self.last = entry.event.seq
+        for lost in self._window.push(entry):
+            self.lost += 1
+            self._lose(lost.event.run_id, lost.event.seq, lost.event.seq, "slow")
 
     def _lose(self, run_id: str, first: int, last: int, reason: str) -> None:
         before = self._gaps.get(run_id)

@@ -70,7 +70,7 @@ def loss_of(cb_params: Mapping[str, Any]) -> float | None:
 
 
 def hyperparams_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
-    """The injected hyperparameters, `learning_rate` among them: what is a numpy number."""
+    """The numpy numbers: injected hyperparameters, and what callbacks have added as such."""
     return {
         name: float(value)
         for name, value in cb_params.items()

@@ -219,6 +219,16 @@ def test_an_error_detaches_an_observer_and_is_logged_once(caplog):
     assert record.getMessage() == "Fails raised in on_train_step_end #5, on_error='detach'"
 
 
+def test_an_error_lets_a_run_go_on_that_waits_for_a_bounded_lag(caplog):
+    class Lags(Fails):
+        lag = 1
+
+    result = make_trainer().train(100, DATA, Lags())
+
+    assert result.step == 400
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("policy", ["stop", "raise"])
 def test_an_error_may_stop_or_fail_the_run(policy):
     class Holds(Callback):
