@@ -3,31 +3,31 @@
 from .callback import Callback as Callback, callback_list as callback_list
 from .checkpoint_config import CheckpointConfig as CheckpointConfig
 from .context import RunContext as RunContext
-from .early_stopping import EarlyStopping as EarlyStopping
-from .ema_weights import EMAWeights as EMAWeights
 from .csv_logger import CSVLogger as CSVLogger
 from .device_monitor import DeviceMonitor as DeviceMonitor
+from .early_stopping import EarlyStopping as EarlyStopping
+from .ema_weights import EMAWeights as EMAWeights
 from .flops_utilization_collector import FlopsUtilizationCollector as FlopsUtilizationCollector
 from .history import History as History
 from .json_logger import JSONLogger as JSONLogger
 from .lambda_callback import LambdaCallback as LambdaCallback
-from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
 from .learning_rate_monitor import LearningRateMonitor as LearningRateMonitor
+from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
 from .loss_monitor import LossMonitor as LossMonitor
 from .mlflow_tracker import MLflowTracker as MLflowTracker
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
-from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .profiler import Profiler as Profiler
 from .progress_bar import ProgressBar as ProgressBar
 from .prometheus import Prometheus as Prometheus
+from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep
 from .stop_at_time import StopAtTime as StopAtTime
+from .summary_collector import SummaryCollector as SummaryCollector
+from .tensorboard import TensorBoard as TensorBoard
 from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 from .threshold import Threshold as Threshold
 from .throughput_monitor import ThroughputMonitor as ThroughputMonitor
-from .summary_collector import SummaryCollector as SummaryCollector
-from .tensorboard import TensorBoard as TensorBoard
 from .time_monitor import TimeMonitor as TimeMonitor
 from .tracker import Tracker as Tracker, Tracking as Tracking
 from .wandb_tracker import WandbTracker as WandbTracker

@@ -51,7 +51,7 @@ def seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def number(name: str, value: Any) -> float:
+def positive(name: str, value: Any) -> float:
     """`value`, a number above 0.
 
     Raises:

@@ -114,6 +114,7 @@ class RunContext:
         self._stop_requested = stopped.__getitem__
         self._ledger = None
 
+
 class ObserverContext(RunContext):
     """What an observer's hook is called with: one committed event, read-only."""
 

@@ -12,7 +12,8 @@ from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from .callback import Callback
 from .checks import count, flag, path as checked_path
 from .context import RunContext
-from .readings import MeanLoss, loss_of, plain, results_of
+from .outputs import loss_of
+from .readings import MeanLoss, plain, results_of
 
 
 class CSVLogger(Callback):
@@ -67,7 +68,7 @@ class CSVLogger(Callback):
     def on_train_step_end(self, run_context: RunContext) -> None:
         """A row of the step, if it is due."""
         cb_params = run_context.original_args()
-        loss = loss_of(cb_params)
+        loss = loss_of(cb_params.net_outputs)
         self._mean.add(loss)
         if self._steps is not None and self._every and cb_params.cur_step_num % self._every == 0:
             self._steps.write(self._row(run_context, loss))

@@ -11,7 +11,7 @@ from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
 from .callback import Callback
 from .context import RunContext
-from .extras import imported
+from .optional import optional
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ class EventFile:
 
     def __init__(self, directory: Path, suffix: str, most: int | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        writer = imported("tensorboardX.event_file_writer", "tensorboard")
-        self._summary = imported("tensorboardX.summary", "tensorboard")
-        self._proto = imported("tensorboardX.proto.event_pb2", "tensorboard").Event
+        writer = optional("tensorboardX.event_file_writer", "tensorboard")
+        self._summary = optional("tensorboardX.summary", "tensorboard")
+        self._proto = optional("tensorboardX.proto.event_pb2", "tensorboard").Event
         self._writer = writer.EventsWriter(str(directory / "events"), f".{suffix}")
         self._most, self._written, self._full = most, 0, False
         self._flushed = 0.0
@@ -89,7 +89,7 @@ class WritesEvents(Callback):
             raise ArgumentTypeError(f"{name} must be a path, got {directory!r}")
         if not str(directory).strip():
             raise ArgumentError(f"{name} must not be blank")
-        imported("tensorboardX", "tensorboard")
+        optional("tensorboardX", "tensorboard")
         self._directory, self._most = Path(directory), most
         self._open: EventFile | None = None
 

@@ -1,7 +1,7 @@
 """`FlopsUtilizationCollector`: how much of the device's computing power a run uses."""
 
 from .callback import Callback
-from .checks import count, flag, number
+from .checks import count, flag, positive
 from .context import RunContext
 
 
@@ -31,7 +31,7 @@ class FlopsUtilizationCollector(Callback):
 
     def __init__(self, data_size: int, computility: float = 1, full_flops: bool = True) -> None:
         self._size = count("data_size", data_size, 1)
-        self._peak = number("computility", computility)
+        self._peak = positive("computility", computility)
         self._full = flag("full_flops", full_flops)
         self.mfu: float | None = None
         self.hfu: float | None = None

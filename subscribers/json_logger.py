@@ -9,7 +9,8 @@ from typing import Any, TextIO
 from .callback import Callback
 from .checks import count, flag, path as checked_path
 from .context import RunContext
-from .readings import MeanLoss, loss_of, plain, results_of
+from .outputs import loss_of
+from .readings import MeanLoss, plain, results_of
 
 
 class JSONLogger(Callback):
@@ -59,7 +60,7 @@ class JSONLogger(Callback):
     def on_train_step_end(self, run_context: RunContext) -> None:
         """A line for the step, if it is due."""
         cb_params = run_context.original_args()
-        loss = loss_of(cb_params)
+        loss = loss_of(cb_params.net_outputs)
         self._mean.add(loss)
         if self._every and cb_params.cur_step_num % self._every == 0:
             hyperparams = run_context.hyperparams()

@@ -5,7 +5,7 @@ from typing import Any
 
 from railbus.schemas.errors import ArgumentTypeError
 
-from .extras import imported
+from .optional import optional
 from .tracker import Tracker
 
 
@@ -30,8 +30,8 @@ class MLflowTracker(Tracker):
             raise ArgumentTypeError(f"experiment must be a str, got {experiment!r}")
         if not isinstance(tracking_uri, (str, type(None))):
             raise ArgumentTypeError(f"tracking_uri must be a str or None, got {tracking_uri!r}")
-        self._mlflow = imported("mlflow", "mlflow")
-        self._entities = imported("mlflow.entities", "mlflow")
+        self._mlflow = optional("mlflow", "mlflow")
+        self._entities = optional("mlflow.entities", "mlflow")
         self._experiment, self._uri = experiment, tracking_uri
         self._client: Any = None
         self._run = ""

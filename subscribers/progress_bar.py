@@ -7,7 +7,8 @@ from .callback import Callback
 from .checks import count, seconds
 from .context import RunContext
 from .optional import optional
-from .readings import MeanLoss, loss_of, results_of, short
+from .outputs import loss_of
+from .readings import MeanLoss, results_of, short
 
 
 class ProgressBar(Callback):
@@ -55,7 +56,7 @@ class ProgressBar(Callback):
     def on_train_step_end(self, run_context: RunContext) -> None:
         """One more step."""
         cb_params = run_context.original_args()
-        loss = loss_of(cb_params)
+        loss = loss_of(cb_params.net_outputs)
         self._mean.add(loss)
         self._ended = run_context.now()
         if self._bar is not None:

@@ -9,7 +9,8 @@ from .callback import Callback
 from .checks import count
 from .context import RunContext
 from .optional import optional
-from .readings import loss_of, plain, results_of
+from .outputs import loss_of
+from .readings import plain, results_of
 
 
 class Prometheus(Callback):
@@ -83,7 +84,7 @@ class Prometheus(Callback):
         """Another step."""
         self._seen(run_context)
         self._steps.inc()
-        self._loss.set(loss_of(run_context.original_args()))
+        self._loss.set(loss_of(run_context.original_args().net_outputs))
         _set(self._hyperparam, plain(run_context.hyperparams()))
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:

@@ -1,5 +1,3 @@
-"""What callbacks report: losses, hyperparameters and results of an event as plain values."""
-
 """What callbacks that report a run read from `cb_params`: plain numbers by name."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +6,11 @@ from typing import Any
 import numpy as np
 
 from railbus.schemas.params import CallbackParams
+
+FACTS = (
+    "run_id epoch_num batch_num network loss_fn optimizer train_dataset parallel_mode "
+    "device_number dataset_sink_mode"
+).split()
 
 
 class MeanLoss:
@@ -25,12 +28,6 @@ class MeanLoss:
     def value(self) -> float | None:
         """The mean; None before the first step."""
         return self._total / self._steps if self._steps else None
-
-
-def loss_of(cb_params: CallbackParams) -> float:
-    """The loss of the step that has just ended."""
-    outputs = cb_params.net_outputs
-    return float(outputs[0] if isinstance(outputs, (list, tuple)) else outputs)
 
 
 def plain(value: Any) -> Any:
@@ -54,10 +51,6 @@ def short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
     return str(value)
-FACTS = (
-    "run_id epoch_num batch_num network loss_fn optimizer train_dataset parallel_mode "
-    "device_number dataset_sink_mode"
-).split()
 
 
 def loss_of(cb_params: Mapping[str, Any]) -> float | None:
@@ -78,7 +71,7 @@ def hyperparams_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def results_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
+def scalars_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
     """What the epoch's validation found, as far as it is single numbers; `{}` without one."""
     results = cb_params.get("eval_results", {})
     return {name: float(value) for name, value in results.items() if np.size(value) == 1}

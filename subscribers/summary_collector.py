@@ -13,7 +13,7 @@ from railbus.schemas.errors import ArgumentError
 from .checks import count, flag
 from .context import RunContext
 from .event_file import WritesEvents
-from .readings import FACTS, facts_of, hyperparams_of, leaves_of, loss_of, results_of
+from .readings import FACTS, facts_of, hyperparams_of, leaves_of, loss_of, scalars_of
 from .summary_options import lineage_data, specified
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class SummaryCollector(WritesEvents):
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Write what the epoch's validation found."""
         cb_params = run_context.original_args()
-        results = results_of(cb_params)
+        results = scalars_of(cb_params)
         self._results = results or self._results
         if self._collects("collect_metric"):
             self._scalars(results, cb_params.cur_step_num, run_context)

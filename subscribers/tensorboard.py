@@ -5,7 +5,7 @@ from pathlib import Path
 from .checks import count
 from .context import RunContext
 from .event_file import WritesEvents
-from .readings import hyperparams_of, loss_of, results_of
+from .readings import hyperparams_of, loss_of, scalars_of
 
 
 class TensorBoard(WritesEvents):
@@ -48,5 +48,5 @@ class TensorBoard(WritesEvents):
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Write what the epoch's validation found."""
         cb_params = run_context.original_args()
-        results = {f"eval/{name}": value for name, value in results_of(cb_params).items()}
+        results = {f"eval/{name}": value for name, value in scalars_of(cb_params).items()}
         self._file.scalars(results, cb_params.cur_step_num, run_context)

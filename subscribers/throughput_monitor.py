@@ -8,7 +8,7 @@ import numpy as np
 from railbus.schemas.errors import ArgumentError
 
 from .callback import Callback
-from .checks import count, flag, number
+from .checks import count, flag, positive
 from .context import RunContext
 from .readings import short
 
@@ -112,4 +112,4 @@ def _length(batch: Any) -> int:
 
 
 def _maybe(name: str, value: Any) -> float | None:
-    return None if value is None else number(name, value)
+    return None if value is None else positive(name, value)

@@ -9,7 +9,7 @@ from railbus.schemas.errors import ArgumentTypeError
 from .callback import Callback
 from .checks import count
 from .context import RunContext
-from .readings import facts_of, hyperparams_of, loss_of, results_of
+from .readings import facts_of, hyperparams_of, loss_of, scalars_of
 
 
 class Tracker(ABC):
@@ -85,7 +85,7 @@ class Tracking(Callback):
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Send what the epoch's validation found."""
-        self._log("eval", results_of(run_context.original_args()), run_context)
+        self._log("eval", scalars_of(run_context.original_args()), run_context)
 
     def on_train_end(self, run_context: RunContext) -> None:
         """End the tracker's run."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
-from .extras import imported
+from .optional import optional
 from .tracker import Tracker
 
 MODES = ("online", "offline", "disabled")
@@ -43,7 +43,7 @@ class WandbTracker(Tracker):
             raise ArgumentError(f"mode must be one of {MODES}, got {mode!r}")
         if not isinstance(directory, (str, Path, type(None))):
             raise ArgumentTypeError(f"directory must be a path or None, got {directory!r}")
-        self._wandb = imported("wandb", "wandb")
+        self._wandb = optional("wandb", "wandb")
         self._place = {"project": project, "entity": entity, "mode": mode, "dir": directory}
         self._run: Any = None
 

@@ -16,7 +16,7 @@ from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from .callback import Callback
 from .checks import count, seconds
 from .context import RunContext
-from .readings import loss_of, results_of
+from .readings import loss_of, scalars_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Webhook(Callback):
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Post "epoch", if asked."""
-        self._results = results_of(run_context.original_args()) or self._results
+        self._results = scalars_of(run_context.original_args()) or self._results
         self._post("epoch", run_context)
 
     def on_train_end(self, run_context: RunContext) -> None:
