@@ -111,6 +111,7 @@ class Publisher:
         participants: the callback list.
         ledger: the run's `cb_params`.
         incarnation: counts the processes that carried the run on.
+        before: seconds on the run's clock that earlier ones took.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Publisher:
         participants: Sequence[Participant],
         ledger: Ledger,
         incarnation: int = 0,
+        before: float = 0.0,
     ) -> None:
         self.ledger = ledger
         self.sequencer = Sequencer(log.run_id, [member.role for member in participants])
@@ -126,9 +128,14 @@ class Publisher:
         self._log, self._run_id = log, log.run_id
         self._participants = tuple(participants)
         self._incarnation = incarnation
-        self._begin_wall_ns = time.time_ns()
-        self._begin_ns = time.perf_counter_ns()
-        self._last_ns = 0
+        self._last_ns = int(before * 1e9)
+        self._begin_wall_ns = time.time_ns() - self._last_ns
+        self._begin_ns = time.perf_counter_ns() - self._last_ns
+
+    @property
+    def now(self) -> float:
+        """Seconds on the run's clock at the last event."""
+        return self._last_ns / 1e9
 
     def publish(self, drafts: Drafts) -> None:
         """Publish and commit events one by one until `drafts` ends; each is sent its decision.

@@ -19,6 +19,26 @@ from .events import Committed, Decision, StopRequest
 from .hooks import Hook, Mode
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an interrupted run is gone on with.
+
+    Attributes:
+        step: training steps that are done.
+        epoch: the one that the last of them belongs to.
+        batches: how many of its batches are done; None where the whole epoch is over, its
+            validation and `on_train_epoch_end` included.
+    """
+
+    step: int
+    epoch: int
+    batches: int | None
+
+    @property
+    def initial_epoch(self) -> int:
+        """The last epoch that is over."""
+        return self.epoch if self.batches is None else self.epoch - 1
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of a run, known before it begins.
 
@@ -26,6 +46,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     `valid_batch_num` are batches per epoch, None where the dataset does not tell.
     `valid_frequency` validates every n epochs or at the epochs listed; None never does. A run that
     is not `exact` cannot leave out training steps that the device has begun: a stop ends it there.
+
+    A run that is `resumed` begins with `on_train_begin` and, inside of an epoch, that epoch's
+    `on_train_epoch_begin`, for which callbacks set themselves up; then everything is put where the
+    interrupted run had it (`Need.RESUME`), and the next event is the one that would have followed.
     """
 
     mode: Mode
@@ -35,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     valid_batch_num: int | None = None
     valid_frequency: int | tuple[int, ...] | None = None
     exact: bool = True
+    resumed: Place | None = None
 
     def validates(self, epoch: int) -> bool:
         """Whether the validation of `fit` is due at the end of `epoch`."""
@@ -71,6 +96,7 @@ class Need(Enum):
     BATCH = "is there another batch in this epoch?"
     BOUND = "a stop was asked: is there a step that cannot be left out any more?"
     STEP = "compute the step of the batch"
+    RESUME = "put everything where the interrupted run had it"
     METRICS = "compute the metrics of this evaluation"
 
 
@@ -117,17 +143,23 @@ class _Stops:
 
 
 def _training(plan: Plan, stops: _Stops) -> Moments:
-    step, batch_num = 0, plan.batch_num
+    place = plan.resumed or Place(step=0, epoch=plan.initial_epoch, batches=None)
+    step, done, batch_num = place.step, place.batches or 0, plan.batch_num
+    resuming = plan.resumed is not None
     drop: tuple[str, ...] = ()
-    counters = {"mode": "train", "cur_step_num": 0, "cur_batch_num": 0, "batch_num": batch_num}
+    counters = {"mode": "train", "cur_step_num": step, "cur_batch_num": 0, "batch_num": batch_num}
     stops.hear((yield Fire(Hook.TRAIN_BEGIN, counters)))
+    if resuming and place.batches is None and not stops.asked("train"):
+        yield Need.RESUME
     for epoch in range(plan.initial_epoch + 1, plan.epochs + 1):
         if stops.asked("train"):
             break
-        begin = {"cur_epoch_num": epoch, "cur_batch_num": 0}
+        begin = {"cur_epoch_num": epoch, "cur_batch_num": done}
         stops.hear((yield Fire(Hook.TRAIN_EPOCH_BEGIN, begin, drop)))
-        batches = yield from _steps(Hook.TRAIN_STEP_BEGIN, step, stops, plan.exact)
-        step += batches
+        if resuming and place.batches is not None and epoch == place.epoch:
+            yield Need.RESUME
+        batches = yield from _steps(Hook.TRAIN_STEP_BEGIN, step - done, done, stops, plan.exact)
+        step, done = step + batches - done, 0
         if batch_num is None and not stops.asked("train"):
             batch_num = batches
         if plan.validates(epoch):
@@ -143,17 +175,17 @@ def _evaluation(plan: Plan, stops: _Stops, *, alone: bool) -> Moments:
     counters = {"mode": "eval", "cur_step_num": 0, "cur_batch_num": 0}
     stops.hear((yield Fire(Hook.EVAL_BEGIN, counters | {"batch_num": plan.valid_batch_num})))
     stops.hear((yield Fire(Hook.EVAL_EPOCH_BEGIN, {})))
-    yield from _steps(Hook.EVAL_STEP_BEGIN, 0, stops, True)
+    yield from _steps(Hook.EVAL_STEP_BEGIN, 0, 0, stops, True)
     stops.hear((yield Fire(Hook.EVAL_EPOCH_END, {})))
     yield Need.METRICS
     stops.hear((yield Fire(Hook.EVAL_END, ending(stops.eval) if alone else {})))
 
 
 def _steps(
-    begin: Hook, before: int, stops: _Stops, exact: bool
+    begin: Hook, before: int, done: int, stops: _Stops, exact: bool
 ) -> Generator[Fire | Need, Any, int]:
-    """The steps of one epoch, numbered on from `before`; returns how many there were."""
-    count = 0
+    """The steps of one epoch after those `done`, numbered on from `before`; returns their count."""
+    count = done
     mode: Mode = "train" if begin is Hook.TRAIN_STEP_BEGIN else "eval"
     end = Hook.TRAIN_STEP_END if mode == "train" else Hook.EVAL_STEP_END
     while True:

@@ -194,6 +194,14 @@ class Ledger:
             self._snapshot = join(self._entries.values())
         return self._snapshot
 
+    def kept(self) -> dict[str, bytes]:
+        """What callbacks have added and the last outputs, packed: a resumed run begins with it."""
+        wanted = (key for key in self._entries if key not in FACTS and key not in self.traced)
+        found = {key: self._entries[key][len(entry(key, b"")) :] for key in wanted}
+        if "net_outputs" in self._entries:
+            found["net_outputs"] = self._entries["net_outputs"][len(entry("net_outputs", b"")) :]
+        return found
+
     def open(self) -> None:
         """A participant's hook begins: from here on writes belong to it."""
         if self._undo:

@@ -4,6 +4,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -133,6 +134,14 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave; called after `on_train_begin` of a resumed run."""
+
+    def resume_point(self, latest: bool) -> Path | None:
+        """The checkpoint from which an interrupted run goes on; asked before a run begins.
+
+        Args:
+            latest: the user said `resume="latest"`; otherwise nothing was said.
+        """
+        return None
 
     def begin(self, run_context: RunContext) -> Any:
         """MindSpore's older name of `on_train_begin` and `on_eval_begin`."""

@@ -1,24 +1,35 @@
 """`RunContext`: what a hook is called with."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
 
 from railbus.schemas.errors import ArgumentError, BusClosed, ObserverError
 from railbus.schemas.events import Event, StopRequest
-from railbus.schemas.hooks import Mode
+from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.params import CallbackParams, Ledger, Snapshot
 
 MODES: tuple[Mode, ...] = ("train", "eval")
 
+Save: TypeAlias = Callable[[Hook, Path, str, Mapping[str, Any], bool], "Future[Path]"]
+
 
 class RunContext:
-    """A callback's side of a run: the parameters, the clock, and the way to ask for a stop."""
+    """A callback's side of a run: the parameters, the clock, stops and checkpoints."""
 
-    def __init__(self, ledger: Ledger, stop_requested: Callable[[Mode], bool], by: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        stop_requested: Callable[[Mode], bool],
+        by: str,
+        save: Save | None = None,
+    ) -> None:
         self._ledger: Ledger | None = ledger
         self._params = ledger.params
         self._stop_requested = stop_requested
         self._by = by
+        self._save = save
         self._event: Event | None = None
         self._stop: StopRequest | None = None
 
@@ -69,6 +80,36 @@ class RunContext:
         mode = scope or (self._mode(self._event) if self._event is not None else "train")
         own = self._stop is not None and self._stop.scope in ("train", mode)
         return own or self._stop_requested(mode)
+
+    def save_checkpoint(
+        self,
+        path: str | Path,
+        *,
+        format: str = "ckpt",
+        notes: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> "Future[Path]":
+        """Save the run as it is once this event is committed: every ack to it, none to a later one.
+
+        In an epoch-begin, step-end, epoch-end or end hook of training, and in `on_exception`.
+
+        Args:
+            path: the checkpoint to be; replaced at once where there is one.
+            format: `"ckpt"`, an Orbax folder from which the run can be resumed, or `"safetensors"`,
+                one file with the network.
+            notes: JSON values that go with it.
+            wait: let the run wait until it is written; otherwise it is written in the background.
+
+        Returns:
+            Done when the checkpoint is safe; cancelled if the event is not committed.
+
+        Raises:
+            ArgumentError: in another hook.
+            BusClosed: outside a hook.
+        """
+        if self._save is None:
+            raise ArgumentError("there is no trainer here whose state could be saved")
+        return self._save(self.event.hook, Path(path), format, notes or {}, wait)
 
     def now(self) -> float:
         """The event's own time: seconds since the run's begin, recorded and replayable.

@@ -128,7 +128,7 @@ class ModelCheckpoint(Callback):
         cb_params = run_context.original_args()
         number = f"{cb_params.cur_epoch_num}_{cb_params.cur_batch_num}"
         path = self._folder / f"{self._name}-{number}.{self._config.format}"
-        cb_params.train_network.save(path, self._config.format, self._notes(cb_params))
+        run_context.save_checkpoint(path, format=self._config.format, notes=self._notes(cb_params))
         self._saved_step, self._saved_at = cb_params.cur_step_num, run_context.now()
         self.latest_ckpt_file_name = str(path)
         if path not in self._saved:

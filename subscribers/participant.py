@@ -3,7 +3,7 @@
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from railbus.bus.publisher import Answer, Turn, Worker
 from railbus.bus.sequencer import POLICIES, Role
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Ack
-from railbus.schemas.hooks import Hook, Mode
+from railbus.schemas.hooks import Hook
 from railbus.schemas.params import Ledger
 
 from .callback import Callback, hooks_of, overrides
@@ -36,6 +36,7 @@ class CallbackParticipant:
 
     Args:
         name: unique within the run.
+        context: what its hooks are called with.
         lane: runs its `def` hooks.
         loop: runs its `async def` hooks.
 
@@ -47,8 +48,8 @@ class CallbackParticipant:
         self,
         name: str,
         callback: Callback,
+        context: RunContext,
         ledger: Ledger,
-        stop_requested: Callable[[Mode], bool],
         lane: Worker,
         loop: Worker,
     ) -> None:
@@ -58,7 +59,7 @@ class CallbackParticipant:
         self.error: BaseException | None = None
         self.revoked = False
         self._ledger = ledger
-        self._context = RunContext(ledger, stop_requested, name)
+        self._context = context
         self._methods = {hook: getattr(callback, hook.value) for hook in self.role.hooks}
         self._workers = _workers(callback, self.role.hooks, lane, loop)
         self._since = 0.0

@@ -4,15 +4,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 from railbus.bus.log import EventLog
 from railbus.bus.publisher import Worker
-from railbus.schemas.errors import ArgumentError
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.schemas.hooks import Mode
 from railbus.schemas.params import Ledger
 
 from .callback import Callback
+from .context import RunContext, Save
 from .lane import Lane, LoopWorker
 from .participant import CallbackParticipant, Tally
 from .views import Keeper
@@ -41,6 +44,7 @@ class Roster:
         self._lane = Lane([callback.deadline for callback in callbacks if not callback.observes])
         self._loop = LoopWorker()
         self._exits = ExitStack()
+        self._save: Save | None = None
 
     @property
     def workers(self) -> tuple[Worker, Worker]:
@@ -52,7 +56,9 @@ class Roster:
         """What each callback has cost, by name."""
         return {member.role.name: member.tally for member in self._members}
 
-    def enter(self, ledger: Ledger, stop_requested: Callable[[Mode], bool]) -> None:
+    def enter(
+        self, ledger: Ledger, stop_requested: Callable[[Mode], bool], save: Save | None = None
+    ) -> None:
         """Enter every callback in order and seat what `__enter__` returned.
 
         Raises:
@@ -60,7 +66,36 @@ class Roster:
                 without, which is too late to start a thread for it.
             BaseException: what an `__enter__` raised; those entered before are exited first.
         """
+        self._save = save
         self._lane.call(lambda: self._enter(ledger, stop_requested))
+
+    def state_dicts(self) -> dict[str, dict[str, Any]]:
+        """What each participant's `state_dict` gives, by its name in this run; called at a commit.
+
+        Observers have none: they are not where the run is.
+
+        Raises:
+            ArgumentTypeError: it is no dict.
+        """
+        found = {}
+        for one in self.participants:
+            found[one.role.name] = state = one.callback.state_dict()
+            if not isinstance(state, dict):
+                raise ArgumentTypeError(
+                    f"{one.role.name}.state_dict must give a dict, got {type(state).__name__}"
+                )
+        return found
+
+    def load_state_dicts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give each callback the state that it had, where it is known."""
+        for name in states.keys() - {one.role.name for one in self.participants}:
+            if states[name]:
+                logger.warning("the checkpoint holds the state of %s, which is not listed", name)
+        for one in self.participants:
+            if one.role.name in states:
+                self._lane.call(partial(one.callback.load_state_dict, states[one.role.name]))
+            elif one.callback.state_dict():
+                logger.warning("the checkpoint holds no state of %s; it begins anew", one.role.name)
 
     def watch(self, log: EventLog, request_stop: Callable[[str, str], None]) -> None:
         """Let the observers follow the run; `request_stop(by, reason)` is their policy's."""
@@ -134,7 +169,8 @@ class Roster:
     def _participant(
         self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
     ) -> CallbackParticipant:
-        return CallbackParticipant(name, seated, ledger, stop_requested, self._lane, self._loop)
+        context = RunContext(ledger, stop_requested, name, self._save)
+        return CallbackParticipant(name, seated, context, ledger, self._lane, self._loop)
 
 
 class _Exit:

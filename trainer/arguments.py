@@ -15,6 +15,7 @@ from railbus.subscribers.callback import Callback, callback_list, refuse_legacy
 from railbus.subscribers.checks import count
 
 from .batches import BatchSource
+from .resume import Cut
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
     sink_size: int = -1
     initial_epoch: Any = 0
     run_id: str | None = None
+    resume: Any = None
 
     @property
     def validates(self) -> bool:
@@ -53,12 +55,14 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             refuse_legacy(callbacks)
         return callbacks
 
-    def checked_name(self) -> str:
-        """The run's name, made from the time where none was given.
+    def checked_name(self, resumed: str | None) -> str:
+        """The run's name: that of the run that is `resumed`, or made from the time by default.
 
         Raises:
             ArgumentError: it is no name of a run.
         """
+        if self.run_id is None and resumed is not None:
+            return resumed
         if self.run_id is None:
             return f"{self.kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         if not isinstance(self.run_id, str) or not RUN_ID.fullmatch(self.run_id):
@@ -68,8 +72,14 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             )
         return self.run_id
 
-    def plan(self, train: BatchSource | None, valid: BatchSource | None, exact: bool) -> Plan:
-        """The shape of the run.
+    def plan(
+        self,
+        train: BatchSource | None,
+        valid: BatchSource | None,
+        exact: bool,
+        cut: Cut | None = None,
+    ) -> Plan:
+        """The shape of the run; one that is resumed begins where it was interrupted.
 
         Raises:
             ArgumentError, ArgumentTypeError: for epochs or a frequency that cannot work.
@@ -88,11 +98,14 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
                 f"initial_epoch must be below epoch, the number of the last one, got {initial} and "
                 f"{epochs}"
             )
+        if cut is not None:
+            initial = cut.place.initial_epoch
         plan = Plan(
             mode="train",
             epochs=epochs,
             initial_epoch=initial,
-            batch_num=train.size,
+            resumed=None if cut is None else cut.place,
+            batch_num=cut.batch_num if train.size is None and cut is not None else train.size,
             valid_batch_num=None if valid is None else valid.size,
             valid_frequency=None if valid is None else _frequency(self.valid_frequency),
             exact=exact,

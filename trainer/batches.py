@@ -103,6 +103,21 @@ class BatchSource:
             self._coming = Pass(self)
         return self._coming.peek()
 
+    def resume(self, epoch: int | None) -> None:
+        """An interrupted run goes on: an `ArrayDataset` gives that epoch next."""
+        if epoch is not None and self.plain:
+            self.dataset.epoch = epoch
+
+    def skip(self, batches: int) -> None:
+        """Leave out the first batches of the coming pass.
+
+        Raises:
+            DatasetError: there are not so many.
+        """
+        self.peek()
+        assert self._coming is not None
+        self._coming.skip(batches)
+
     def open(self) -> "Pass":
         """The coming pass; those before it must have been read to their end or closed."""
         coming, self._coming = self._coming or Pass(self), None
@@ -250,6 +265,7 @@ class Pass:
         self._exhausted = False
         self._checked: Any = self  # which is no batch
         self._layout: Layout = ()
+        self._skipped = 0
         self.taken = 0
 
     def peek(self) -> Batch:
@@ -356,11 +372,22 @@ class Pass:
         if not self.source.once and isinstance(iterator, GeneratorType):
             iterator.close()
 
+    def skip(self, batches: int) -> None:
+        """Leave out so many, which an interrupted run has trained on.
+
+        Raises:
+            DatasetError: there are not so many.
+        """
+        self._skipped = batches
+        for _ in range(batches):
+            self.take()
+
     def expect(self, epoch: int) -> None:
         """An `ArrayDataset` will be in that epoch when the run comes here; begin with it anew."""
         if self.epoch != epoch:
             self.epoch, self._iterator, self._exhausted, self.taken = epoch, None, False, 0
             self._ahead.clear()
+            self.skip(self._skipped)
 
     def begin(self) -> None:
         """The run comes here; an `ArrayDataset` counts that as an iteration."""

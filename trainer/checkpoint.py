@@ -122,7 +122,7 @@ def read_tree(path: PathLike, like: PyTree | None = None) -> PyTree:
     """The arrays of a checkpoint, on the host: in nested dicts, or in the structure of `like`.
 
     In nested dicts, lists are dicts too ("0", "1", ...), PRNG keys are their uint32 data, and what
-    held no array is left out.
+    held no array is left out. `...` in `like` stands for any array.
     """
     path = _path(path)
     leaves, _ = _read(path)
@@ -233,7 +233,11 @@ def _check_fit(path: Path, wanted: Leaves, found: Leaves) -> None:
     faults = [f"{name!r} is missing" for name in sorted(wanted.keys() - found.keys())]
     faults += [f"{name!r} is unexpected" for name in sorted(found.keys() - wanted.keys())]
     kinds = [(name, kind(found[name]), kind(wanted[name])) for name in both]
-    faults += [f"{name!r} is {got}, expected {want}" for name, got, want in kinds if got != want]
+    faults += [
+        f"{name!r} is {got}, expected {want}"
+        for name, got, want in kinds
+        if got != want and wanted[name] is not ...
+    ]
     if faults:
         more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise CheckpointError(f"'{path}' does not fit: {'; '.join(faults[:5])}{more}")

@@ -1,11 +1,12 @@
 """The run loop: the lifecycle's events go onto the bus, its needs are met by the pipeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from railbus.bus.publisher import Draft, Drafts, Publisher
+from railbus.schemas.codec import unpack
 from railbus.schemas.events import Decision
 from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.lifecycle import Fire, Need, Plan, lifecycle
@@ -15,6 +16,7 @@ from .moment import Block, Moment
 from .pipeline import Pipeline
 from .program import Program, TrainState
 from .result import RunStats
+from .saver import Saver
 from .state import Handles, live_batch
 from .taken import TakenSteps
 from .traced import Traced
@@ -28,14 +30,20 @@ class RunLoop:
 
     Attributes:
         metrics, history, step, epoch: what the result shows.
+        batches: steps of the present epoch whose end was committed; None between two epochs.
+        saver: cuts the run for checkpoints.
     """
+
+    saver: Saver
 
     def __init__(
         self, plan: Plan, program: Program, pipeline: Pipeline, handles: Handles, stats: RunStats
     ) -> None:
         self.metrics: Mapping[str, Any] = {}
         self.history: list[dict[str, Any]] = []
-        self.step = self.epoch = 0
+        self.losses: list[float] = []
+        self.step, self.epoch = 0, plan.initial_epoch if plan.resumed else 0
+        self.batches: int | None = None
         self.handles = handles
         self.traced = Traced(plan.mode, pipeline, self.handles)
         self.ledger = Ledger(self.traced.writes())
@@ -46,7 +54,9 @@ class RunLoop:
         self._steps: TakenSteps | None = None
         self._measured: tuple[dict[str, Any], dict[str, Any]] = {}, {}
         self._outputs: dict[Mode, Live] = {}
-        self._losses: list[float] = []
+        self._start = pipeline.here.state
+        self._stopped = False
+        self._resume: Callable[[], Mapping[str, bytes]] = dict
 
     @property
     def trains(self) -> bool:
@@ -62,6 +72,18 @@ class RunLoop:
     def here(self) -> Moment:
         """What the run carries at the present event."""
         return self._pipeline.here
+
+    def data(self) -> dict[Mode, int]:
+        """Which epoch of each `ArrayDataset` the run is in or comes to next."""
+        return self._pipeline.epochs(inside=self.batches is not None)
+
+    def resume_with(self, resume: Callable[[], Mapping[str, bytes]]) -> None:
+        """An interrupted run goes on.
+
+        Args:
+            resume: called once the callbacks have set themselves up; gives what `Ledger.kept` gave.
+        """
+        self._resume = resume
 
     def drive(self, publisher: Publisher) -> None:
         """The whole run, from its first event to its last."""
@@ -87,6 +109,7 @@ class RunLoop:
             BaseException: the last that a data set has raised on being closed.
         """
         self.ledger.close_for_good()
+        self._resume = dict
         self._pipeline.close()
 
     def need(self, every: Sequence[int]) -> None:
@@ -130,7 +153,7 @@ class RunLoop:
                 return {"net_outputs": self._outputs["eval"]}
             case Hook.TRAIN_EPOCH_BEGIN:
                 self._pipeline.enter("train")
-                self._losses = []
+                self.losses = []
             case Hook.EVAL_EPOCH_BEGIN:
                 self._pipeline.enter("eval")
                 self._program.metrics.reset()
@@ -150,14 +173,25 @@ class RunLoop:
         """An event was committed: note how far the run is, apply what was patched."""
         if hook is Hook.TRAIN_EPOCH_BEGIN:
             self.epoch = (self.epoch or self._plan.initial_epoch) + 1
+            self.batches = 0
         elif hook is Hook.EVAL_STEP_END:
             self._pipeline.commit()
         elif hook is Hook.TRAIN_STEP_END:
+            assert self.batches is not None
             self._pipeline.commit()
             self.step += 1
-        if decision.goes_on:
-            return
+            self.batches += 1
+        elif hook is Hook.TRAIN_EPOCH_END:
+            self.batches = None
+        if not decision.goes_on:
+            self._apply(hook, decision)
+        if self.saver.due or self._stopped:
+            self.saver.committed(hook, self._stopped)
+
+    def _apply(self, hook: Hook, decision: Decision) -> None:
+        """What an event's acks ask for beside going on."""
         if decision.stop("train") is not None:
+            self._stopped = True
             self._pipeline.stop()
         if decision.patches and (apply := self.traced.heed(decision, self.ledger)) is not None:
             self._pipeline.change(apply, between=not hook.is_step)
@@ -172,7 +206,21 @@ class RunLoop:
             self._step()
         elif need is Need.METRICS:
             self._measured = self._measure()
+        elif need is Need.RESUME:
+            self._go_on()
         return None
+
+    def _go_on(self) -> None:
+        """Everything is where the interrupted run had it, whatever setting up has changed."""
+        start, place = self._start, self._plan.resumed
+        assert place is not None
+        kept = {key: Live(unpack(packed), packed) for key, packed in self._resume().items()}
+        self._pipeline.change(lambda _: start, between=False)
+        self.traced.reset()
+        self.ledger.publish({**kept, **self.traced.values})
+        if "net_outputs" in kept:
+            self._outputs["train"] = kept["net_outputs"]
+        self.step, self.batches = place.step, place.batches
 
     def _step(self) -> None:
         """The next step, from its block's outputs."""
@@ -187,7 +235,7 @@ class RunLoop:
             return
         self._stats.steps += 1
         value = outputs.value
-        self._losses.append(float(value[0] if isinstance(value, tuple) else value))
+        self.losses.append(float(value[0] if isinstance(value, tuple) else value))
         if self._steps.hyperparams:
             self.traced.follow({name: one[place] for name, one in self._steps.hyperparams.items()})
 
@@ -209,8 +257,8 @@ class RunLoop:
 
     def _close_epoch(self) -> None:
         record: dict[str, Any] = {"epoch": self.epoch}
-        if self._losses:
-            record["loss"] = float(np.mean(self._losses))
+        if self.losses:
+            record["loss"] = float(np.mean(self.losses))
         if self._plan.validates(self.epoch):
             record.update(self.metrics)
         self.history.append(record)

@@ -32,6 +32,7 @@ class Pipeline:
     Args:
         modes: the run's passes over data, if nobody stops it.
         state: before the first step.
+        steps: training steps that an interrupted run has done.
 
     Attributes:
         every: the state is needed every so many training steps, so blocks end there.
@@ -47,9 +48,10 @@ class Pipeline:
         pace: Pace,
         state: TrainState,
         stats: RunStats,
+        steps: int = 0,
     ) -> None:
         self.every: Sequence[int] = ()
-        self.steps = self.left = 0
+        self.steps, self.left = steps, 0
         self._runner, self._sources, self._modes = runner, sources, modes
         self._pace, self._stats = pace, stats
         self._base = Carry(state)  # what the oldest block starts from
@@ -103,6 +105,15 @@ class Pipeline:
         unused = len(self._queue) > 1 or (self._queue and self._used < self._queue[0].size)
         return self._ended if unused else None
 
+    def epochs(self, inside: bool) -> dict[Mode, int]:
+        """Which epoch of each `ArrayDataset` the run is in (`inside`) or comes to next."""
+        sources = {mode: source for mode, source in self._sources.items() if source.plain}
+        found: dict[Mode, int] = {mode: source.dataset.epoch for mode, source in sources.items()}
+        passing = self._current
+        if inside and passing is not None and passing.begun and passing.epoch is not None:
+            found[self._mode(passing)] = passing.epoch
+        return found
+
     def enter(self, mode: Mode) -> None:
         """The run comes to its next pass over data; what is left of the present one never happens."""
         self._pop()
@@ -134,7 +145,7 @@ class Pipeline:
             self._shut[self._mode(self._current)], self._changed = self._changed, False
         waits = bool(self._queue) and self._queue[0].passing is self._current
         if begins:
-            if not waits and not self._current.here():
+            if not (waits or self._current.here() or self._current.taken):
                 self._current.peek()  # says that there is nothing
         return waits or self._current.here()
 

@@ -22,6 +22,8 @@ from railbus.subscribers.roster import Roster
 from .loop import RunLoop
 from .program import TrainState
 from .result import RunResult, RunStats, Status
+from .resume import Cut
+from .saver import Saver
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class Execution:
         facts: what `cb_params` holds from the first event on.
         begin: called with the loop before anything is entered; may refuse by raising.
         finish: called with the loop and its last state when the callbacks have been exited.
+        cut: what an interrupted run left behind, if this one goes on with it.
     """
 
     def __init__(
@@ -44,10 +47,14 @@ class Execution:
         begin: Callable[[RunLoop], None],
         finish: Callable[[RunLoop, TrainState | None], None],
         stats: RunStats,
+        cut: Cut | None = None,
     ) -> None:
         self.run_id, self.loop, self.stats = run_id, loop, stats
         self.roster = Roster(callbacks)
         self._facts, self._begin, self._finish = facts, begin, finish
+        self._resumed = cut
+        self._saver = loop.saver = Saver(lambda: loop.here.state, self._cut)
+        loop.resume_with(self._resume)
         self._publisher: Publisher | None = None
         self._asked: list[tuple[str, str]] = []
         self._asking = Lock()
@@ -70,15 +77,17 @@ class Execution:
         self._began = time.perf_counter()
         try:
             self._begin(self.loop)
-            self.roster.enter(self.loop.ledger, self._stop_requested)
+            self.roster.enter(self.loop.ledger, self._stop_requested, self._saver.ask)
             self.loop.need(needs_of([one.callback for one in self.roster.participants]))
         except BaseException as error:
             self._error = error
+            state = self.loop.end()
         else:
             self._drive(log)
+            state = self._end()
             self._exit()
+        self._saver.close()
         log.close()
-        state = self.loop.end()
         try:
             self.loop.close()
         except BaseException as error:
@@ -127,7 +136,9 @@ class Execution:
                 self._publisher.sequencer.request_stop(*self._asked.pop(0))
 
     def _drive(self, log: EventLog) -> None:
-        publisher = Publisher(log, self.roster.participants, self.loop.ledger)
+        cut = self._resumed
+        number, before = (0, 0.0) if cut is None else (cut.incarnation + 1, cut.seconds)
+        publisher = Publisher(log, self.roster.participants, self.loop.ledger, number, before)
         self._publisher = publisher
         self._pass_on()
         try:
@@ -139,6 +150,46 @@ class Execution:
             self._error = error
             self.roster.fail(error)
             self._publish_exception(publisher, error)
+
+    def _end(self) -> TrainState | None:
+        """The state where the run has ended; after a failure it is what checkpoints get."""
+        if not self._saver.due:
+            return self.loop.end()
+        cut = self._cut(failed=True)
+        state = self.loop.end()
+        self._saver.failed(state, cut)
+        return state
+
+    def _cut(self, failed: bool = False) -> Cut:
+        """The run at the event that was just committed, or where it has failed."""
+        loop, publisher = self.loop, self._publisher
+        assert publisher is not None
+        return Cut(
+            run_id=self.run_id,
+            incarnation=0 if self._resumed is None else self._resumed.incarnation + 1,
+            step=loop.step,
+            epoch=loop.epoch,
+            batches=loop.batches,
+            batch_num=loop.ledger.params.get("batch_num"),
+            seconds=publisher.now,
+            data=loop.data(),
+            losses=list(loop.losses),
+            history=list(loop.history),
+            metrics=dict(loop.metrics),
+            params=loop.ledger.kept(),
+            callbacks=None if failed else self.roster.state_dicts(),
+        )
+
+    def _resume(self) -> Mapping[str, bytes]:
+        """The callbacks have set themselves up: they go on where they were."""
+        cut, loop = self._resumed, self.loop
+        assert cut is not None
+        loop.losses, loop.history, loop.metrics = cut.losses, cut.history, cut.metrics
+        if cut.callbacks is None:
+            logger.warning("run %s had failed; its callbacks begin anew", cut.run_id)
+        else:
+            self.roster.load_state_dicts(cut.callbacks)
+        return cut.params
 
     def _publish_exception(self, publisher: Publisher, error: BaseException) -> None:
         """The terminal event of a run that failed; a second error must not hide the first."""

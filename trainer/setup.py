@@ -24,9 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 def sources_of(
-    arguments: Arguments, settings: RunAhead
+    arguments: Arguments, settings: RunAhead, epochs: Mapping[Mode, int]
 ) -> tuple[dict[Mode, BatchSource], dict[Mode, Any]]:
-    """The datasets as the run reads them, and the arrays of those that go onto the device whole."""
+    """The datasets as the run reads them, and the arrays of those that go onto the device whole.
+
+    Args:
+        epochs: where a resumed run was in each `ArrayDataset`.
+    """
     given: dict[Mode, tuple[Any, str, bool]] = {}
     if arguments.kind != "eval":
         given["train"] = arguments.train_dataset, "train_dataset", arguments.sinking
@@ -39,6 +43,7 @@ def sources_of(
         if sinks:
             arrays[mode] = tuple(map(jnp.asarray, dataset.arrays))
         sources[mode] = BatchSource(dataset, name, picked=sinks)
+        sources[mode].resume(epochs.get(mode))
     return sources, arrays
 
 
@@ -78,7 +83,11 @@ def pipeline_of(
     if form.alone:
         settings = RunAhead(block_steps=1, ahead=0, memory=settings.memory, exact=settings.exact)
     pace = Pace(settings, bytes_of(state), batch_bytes)
-    return Pipeline(runner, sources, plan.passes(), pace, state, stats)
+    done = 0
+    if plan.resumed is not None:
+        done = plan.resumed.step
+        sources["train"].skip(plan.resumed.batches or 0)
+    return Pipeline(runner, sources, plan.passes(), pace, state, stats, done)
 
 
 def _bytes(leaf: Any) -> int:

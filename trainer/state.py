@@ -1,8 +1,6 @@
 """Handles: the exact state of a run at one event, for callbacks (`cb_params.train_network`)."""
 
-from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
@@ -12,7 +10,6 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.params import Live
 
 from .arrays import Batch, Layout
-from .checkpoint import save_checkpoint, write_tree
 from .cost import StepCost
 from .moment import Moment
 from .outputs import stub
@@ -50,27 +47,6 @@ class NetworkHandle:
     def program_text(self) -> str:
         """The training step as it is given to the compiler, in StableHLO."""
         return self.cost.text
-
-    def save(
-        self, path: str | Path, format: str = "ckpt", notes: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a checkpoint that `load_checkpoint` reads, whole or not at all.
-
-        Args:
-            format: `"ckpt"`, an Orbax folder with network and optimizer, or `"safetensors"`, one
-                file with the network.
-            notes: JSON values that go with it.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
-        if format == "safetensors":
-            save_checkpoint(self, path, append_dict=notes)
-            return
-        leaves = enumerate(jax.tree.leaves(self._moment.state.optimizer))
-        optimizer = {str(place): leaf for place, leaf in leaves}
-        tree = {"params": self.params, "state": self.state, "optimizer": optimizer}
-        write_tree(Path(path), tree, notes or {})
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(

@@ -30,13 +30,19 @@ class Traced:
     def __init__(self, mode: Mode, pipeline: Pipeline, handles: Handles) -> None:
         state = pipeline.here.state
         trains = mode == "train"
-        found = values_of(state.optimizer) if trains else {}
-        self.values = {name: np.asarray(value)[()] for name, value in found.items()}
+        self._pipeline, self._handles = pipeline, handles
+        self.values: dict[str, Any] = {}
+        if trains:
+            self.reset()
         self.moved: dict[str, Any] = {}
         self._scheduled = scheduled(state.optimizer) if trains else frozenset()
         self._names = frozenset({*self.values, "train_network"} if trains else ())
         self._shapes = shapes_of(state.network.params)
-        self._pipeline, self._handles = pipeline, handles
+
+    def reset(self) -> None:
+        """The values are those of the state."""
+        found = values_of(self._pipeline.here.state.optimizer)
+        self.values = {name: np.asarray(value)[()] for name, value in found.items()}
 
     def follow(self, hyperparams: Mapping[str, Any]) -> None:
         """What a step has used."""

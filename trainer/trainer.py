@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from .metrics import MetricSet
 from .network import FunctionalNetwork, Values, adapt
 from .program import Program, TrainState
 from .result import RunResult, RunStats
+from .resume import Point, find, read_state
 from .run import Execution, Run, carry_out, start
 from .runahead import RunAhead, checked
 from .setup import pipeline_of, sources_of
@@ -100,6 +102,7 @@ class Trainer:
         initial_epoch: int = 0,
         *,
         run_id: str | None = None,
+        resume: str | Path | None = None,
     ) -> RunResult:
         """Train from epoch `initial_epoch + 1` to `epoch`; works inside a running event loop too.
 
@@ -111,6 +114,10 @@ class Trainer:
                 there; every step is visible in any case.
             sink_size: accepted, without effect.
             run_id: the run's name on the bus; made from the time by default.
+            resume: go on with an interrupted run: a checkpoint's path, or "latest" for the newest
+                one of the callbacks'; where there is none the run begins anew. The run is then
+                the one that it would have been, bit for bit, callbacks' states included; data
+                sets must give the same batches again.
 
         Raises:
             RailbusError: arguments, data or callbacks cannot work; nothing has run.
@@ -125,6 +132,7 @@ class Trainer:
             sink_size=sink_size,
             initial_epoch=initial_epoch,
             run_id=run_id,
+            resume=resume,
         )
         return carry_out(self.bus, self._prepare(arguments))
 
@@ -141,6 +149,7 @@ class Trainer:
         initial_epoch: int = 0,
         *,
         run_id: str | None = None,
+        resume: str | Path | None = None,
     ) -> RunResult:
         """Train, and validate every `valid_frequency` epochs or at the epochs it lists.
 
@@ -164,6 +173,7 @@ class Trainer:
             sink_size=sink_size,
             initial_epoch=initial_epoch,
             run_id=run_id,
+            resume=resume,
         )
         return carry_out(self.bus, self._prepare(arguments))
 
@@ -206,6 +216,7 @@ class Trainer:
         *,
         initial_epoch: int = 0,
         run_id: str | None = None,
+        resume: str | Path | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`train` beside the caller: `async with trainer.start_train(...) as run`."""
         arguments = Arguments(
@@ -215,6 +226,7 @@ class Trainer:
             callbacks=callbacks,
             initial_epoch=initial_epoch,
             run_id=run_id,
+            resume=resume,
         )
         return start(self.bus, self._prepare(arguments))
 
@@ -228,6 +240,7 @@ class Trainer:
         *,
         initial_epoch: int = 0,
         run_id: str | None = None,
+        resume: str | Path | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`fit` beside the caller: `async with trainer.start_fit(...) as run`."""
         arguments = Arguments(
@@ -239,6 +252,7 @@ class Trainer:
             callbacks=callbacks,
             initial_epoch=initial_epoch,
             run_id=run_id,
+            resume=resume,
         )
         return start(self.bus, self._prepare(arguments))
 
@@ -254,7 +268,6 @@ class Trainer:
     def _prepare(self, arguments: Arguments) -> Execution:
         """Check everything that can be checked before anything is compiled or entered."""
         callbacks = arguments.checked_callbacks()
-        run_id = arguments.checked_name()
         if (arguments.validates or arguments.kind == "eval") and not self._metrics.names:
             raise ArgumentError("an evaluation needs metrics, for example metrics={'accuracy'}")
         if arguments.kind != "eval" and self.optimizer is None:
@@ -263,9 +276,10 @@ class Trainer:
         needs_of(callbacks)
         if not settings.exact:
             refuse_overwriting(callbacks)
-        sources, arrays = sources_of(arguments, settings)
+        point = None if arguments.kind == "eval" else find(arguments.resume, callbacks)
+        sources, arrays = sources_of(arguments, settings, {} if point is None else point.cut.data)
         try:
-            return self._prepared(arguments, callbacks, run_id, settings, sources, arrays)
+            return self._prepared(arguments, callbacks, point, settings, sources, arrays)
         except BaseException:
             for source in sources.values():
                 source.end()
@@ -275,21 +289,25 @@ class Trainer:
         self,
         arguments: Arguments,
         callbacks: list[Callback],
-        run_id: str,
+        point: Point | None,
         settings: RunAhead,
         sources: Mapping[Mode, BatchSource],
         arrays: Mapping[Mode, Any],
     ) -> Execution:
-        plan = arguments.plan(sources.get("train"), sources.get("eval"), settings.exact)
+        cut = None if point is None else point.cut
+        run_id = arguments.checked_name(None if cut is None else cut.run_id)
+        plan = arguments.plan(sources.get("train"), sources.get("eval"), settings.exact, cut)
         first = sources["train" if plan.mode == "train" else "eval"].peek()
         state, stats = self._state_for(self._program.inputs(first)), RunStats()
+        if point is not None:
+            state = read_state(point.path, state)
         pipeline = pipeline_of(self._program, settings, plan, sources, arrays, state, stats)
         cost = StepCost(self._program, arrays.get("train"), state, fed(first))
         handles = Handles(self.network, state, cost)
         loop = RunLoop(plan, self._program, pipeline, handles, stats)
         facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
         facts["dataset_sink_mode"] = bool(arrays)
-        return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats)
+        return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats, cut)
 
     def _begin(self, loop: RunLoop) -> None:
         if not loop.trains:

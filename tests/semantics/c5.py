@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from railbus.bus import EventBus
 from railbus.schemas import Hook
 from railbus.schemas.errors import RailbusError
 from railbus.subscribers import Callback
-from railbus.trainer import ArrayDataset, RunAhead, Trainer
+from railbus.trainer import ArrayDataset, RunAhead, Trainer, save_checkpoint
 from railbus.trainer.program import TrainState
 
 HOOKS = [hook.value for hook in Hook if hook is not Hook.EXCEPTION]
@@ -128,8 +127,8 @@ class Act(Callback):
             network = params.train_network
             self.seen.append(bits((network.params, network.state, params.optimizer.state)))
         elif act == "save":
-            params.train_network.save(value, "safetensors")
-            self.seen.append(hashlib.sha256(Path(value).read_bytes()).hexdigest())
+            saved = save_checkpoint(params.train_network, value)
+            self.seen.append(hashlib.sha256(saved.read_bytes()).hexdigest())
         elif act == "raise":
             raise Failed(f"at {params.cur_step_num}")
 

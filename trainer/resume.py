@@ -1,0 +1,144 @@
+"""What an interrupted run is gone on with: all of it as it was at one committed event."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from flax import serialization
+
+from railbus.schemas.errors import ArgumentError, CheckpointError
+from railbus.schemas.hooks import Mode
+from railbus.schemas.lifecycle import Place
+from railbus.subscribers.callback import Callback
+
+from .checkpoint import read_tree, write_tree
+from .program import TrainState
+
+logger = logging.getLogger(__name__)
+
+KEY = "run"  # of a checkpoint's tree: the cut beside the arrays
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one committed event, its arrays aside: every ack up to there, none after.
+
+    Attributes:
+        seconds: on the run's own clock.
+        data: which epoch each `ArrayDataset` was in.
+        losses: of the epoch's steps so far; `history` and `metrics` are the result's.
+        params: what callbacks had added to `cb_params`, and the last outputs, packed.
+        callbacks: what each one's `state_dict` gave, by the name it has in the run; None where
+            the run had failed, so that some had seen the event that failed and others not.
+    """
+
+    run_id: str
+    incarnation: int
+    step: int
+    epoch: int
+    batches: int | None
+    batch_num: int | None
+    seconds: float
+    data: dict[Mode, int]
+    losses: list[float]
+    history: list[dict[str, Any]]
+    metrics: dict[str, Any]
+    params: dict[str, bytes]
+    callbacks: dict[str, dict[str, Any]] | None
+
+    @property
+    def place(self) -> Place:
+        """Where the run goes on."""
+        return Place(step=self.step, epoch=self.epoch, batches=self.batches)
+
+
+class Point(NamedTuple):
+    """A checkpoint from which a run goes on."""
+
+    path: Path
+    cut: Cut
+
+
+def write(path: Path, state: TrainState, cut: Cut, notes: Mapping[str, Any]) -> None:
+    """Write an Orbax folder with a run's arrays and, to be resumed from, its cut.
+
+    Raises:
+        CheckpointError: it cannot be written, or a callback's state cannot.
+    """
+    try:
+        packed = serialization.msgpack_serialize(msgspec.structs.asdict(cut))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"a state_dict holds what no checkpoint carries: {error}") from error
+    write_tree(path, _tree(state) | {KEY: np.frombuffer(packed, np.uint8)}, notes)
+
+
+def read_cut(path: Path) -> Cut:
+    """The cut of a checkpoint.
+
+    Raises:
+        CheckpointError: it is none, damaged, or holds no run.
+    """
+    tree = read_tree(path)
+    if KEY not in tree:
+        raise CheckpointError(
+            f"'{path}' holds a network, but no run to go on with; ModelCheckpoint and "
+            f"BackupAndRestore write both in their default format"
+        )
+    return msgspec.convert(serialization.msgpack_restore(tree[KEY].tobytes()), Cut, strict=False)
+
+
+def read_state(path: Path, like: TrainState) -> TrainState:
+    """A checkpoint's arrays as a state.
+
+    Raises:
+        CheckpointError: they are not those of such a network and optimizer.
+    """
+    wanted = _tree(like)
+    found = read_tree(path, wanted | {KEY: ...})
+    arrays = jax.tree.map(
+        lambda new, old: jax.device_put(jnp.asarray(new), old.sharding),
+        {name: found[name] for name in wanted},
+        wanted,
+    )
+    leaves = [arrays["optimizer"][name] for name in wanted["optimizer"]]
+    optimizer = jax.tree.unflatten(jax.tree.structure(like.optimizer), leaves)
+    return TrainState(
+        like.network._replace(params=arrays["params"], rest=arrays["state"]), optimizer
+    )
+
+
+def find(resume: Any, callbacks: Sequence[Callback]) -> Point | None:
+    """What a run is to go on with, if anything: the checkpoint named, or the newest there is.
+
+    Raises:
+        ArgumentError: `resume` is no path, or nothing is there.
+        CheckpointError: no run can go on with it.
+    """
+    if resume is not None and (not isinstance(resume, str | Path) or not str(resume)):
+        raise ArgumentError(f"resume must be a checkpoint's path, 'latest' or None, got {resume!r}")
+    if resume not in (None, "latest"):
+        if not Path(resume).exists():
+            raise ArgumentError(f"resume={str(resume)!r} does not exist")
+        return Point(Path(resume), read_cut(Path(resume)))
+    found = [one.resume_point(resume == "latest") for one in callbacks]
+    points = [Path(point) for point in found if point is not None]
+    newest = max(points, key=lambda point: point.stat().st_mtime_ns, default=None)
+    if newest is None:
+        if resume == "latest":
+            logger.info("no checkpoint to go on with; the run begins anew")
+        return None
+    logger.info("the run goes on from %s", newest)
+    return Point(newest, read_cut(newest))
+
+
+def _tree(state: TrainState) -> dict[str, Any]:
+    leaves = enumerate(jax.tree.leaves(state.optimizer))
+    return {
+        "params": state.network.params,
+        "state": state.network.rest,
+        "optimizer": {str(place): leaf for place, leaf in leaves},
+    }

@@ -1,0 +1,114 @@
+"""Saves what callbacks ask for, once the event that they asked at is committed."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from railbus.schemas.errors import ArgumentError
+from railbus.schemas.hooks import Hook
+
+from .checkpoint import save_checkpoint
+from .program import TrainState
+from .resume import Cut, write
+
+INSIDE = (Hook.TRAIN_EPOCH_BEGIN, Hook.TRAIN_STEP_END)  # of an epoch
+BETWEEN = (Hook.TRAIN_EPOCH_END, Hook.TRAIN_END)
+
+
+class _Request(NamedTuple):
+    path: Path
+    format: str
+    notes: Mapping[str, Any]
+    wait: bool
+    done: Future[Path]
+
+
+class Saver:
+    """A run's checkpoints: asked for in a hook, cut at the commit, written in order in a thread.
+
+    A cut has every ack to its event and none to a later one. After a stop it is that of the event
+    which stopped the run, since what closes the run is not part of it: a run that goes on from there
+    goes on as if nobody had stopped it.
+
+    Args:
+        here: the state at the present event, which nothing overwrites.
+        cut: describes the run at the present event.
+    """
+
+    def __init__(self, here: Callable[[], TrainState], cut: Callable[[], Cut]) -> None:
+        self._here, self._cut = here, cut
+        self._asked: list[_Request] = []
+        self._stopped: tuple[TrainState, Cut] | None = None
+        self._thread = ThreadPoolExecutor(1, "railbus-saver")
+
+    @property
+    def due(self) -> bool:
+        """Whether somebody waits for the commit."""
+        return bool(self._asked)
+
+    def ask(
+        self, hook: Hook, path: Path, format: str, notes: Mapping[str, Any], wait: bool
+    ) -> "Future[Path]":
+        """Save once the present event is committed; the future is done when the file is safe.
+
+        Args:
+            wait: let the run wait for it.
+
+        Raises:
+            ArgumentError: it is none of the events at which a run can be cut.
+        """
+        allowed = (*INSIDE, *BETWEEN, Hook.EXCEPTION)
+        if hook not in allowed:
+            names = ", ".join(one.value for one in allowed)
+            raise ArgumentError(f"a checkpoint can be saved in {names}, not in {hook.value}")
+        done: Future[Path] = Future()
+        self._asked.append(_Request(path, format, notes, wait, done))
+        return done
+
+    def committed(self, hook: Hook, stopped: bool) -> None:
+        """An event was committed; cut the run here where that is wanted."""
+        if hook not in INSIDE and hook not in BETWEEN:
+            return
+        if stopped and self._stopped is None:
+            self._stopped = self._here(), self._cut()
+        if self._asked:
+            self._serve(*(self._stopped or (self._here(), self._cut())))
+
+    def failed(self, state: TrainState | None, cut: Cut) -> None:
+        """The run has failed and left that state behind, unless it is lost."""
+        if state is not None:
+            self._serve(state, cut)
+        self.drop()
+
+    def drop(self) -> None:
+        """The event that they asked at is not committed."""
+        for one in self._asked:
+            one.done.cancel()
+        self._asked.clear()
+
+    def close(self) -> None:
+        """Wait until all is written."""
+        self._thread.shutdown()
+
+    def _serve(self, state: TrainState, cut: Cut) -> None:
+        for one in self._asked:
+            self._thread.submit(_carry_out, one, state, cut)
+            if one.wait:
+                wait([one.done])
+        self._asked.clear()
+
+
+def _carry_out(request: _Request, state: TrainState, cut: Cut) -> None:
+    path, done = request.path, request.done
+    try:
+        if request.format == "safetensors":
+            network = SimpleNamespace(params=state.network.params, state=state.network.rest)
+            save_checkpoint(network, path, append_dict=request.notes)
+        else:
+            write(path, state, cut, request.notes)
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(path)
