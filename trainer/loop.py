@@ -186,7 +186,7 @@ class RunLoop:
         if not decision.goes_on:
             self._apply(hook, decision)
         if self.saver.due or self._stopped:
-            self.saver.committed(hook, self._stopped)
+            self.saver.committed(hook, self._stopped and not self._pipeline.bound())
 
     def _apply(self, hook: Hook, decision: Decision) -> None:
         """What an event's acks ask for beside going on."""

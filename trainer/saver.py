@@ -71,16 +71,25 @@ class Saver:
         """An event was committed; cut the run here where that is wanted."""
         if hook not in INSIDE and hook not in BETWEEN:
             return
-        if stopped and self._stopped is None:
-            self._stopped = self._here(), self._cut()
-        if self._asked:
-            self._serve(*(self._stopped or (self._here(), self._cut())))
+        try:
+            if stopped and self._stopped is None:
+                self._stopped = self._here(), self._cut()
+            if self._asked:
+                self._serve(*(self._stopped or (self._here(), self._cut())))
+        except Exception as error:
+            self._refuse(error)
 
     def failed(self, state: TrainState | None, cut: Cut) -> None:
         """The run has failed and left that state behind, unless it is lost."""
         if state is not None:
             self._serve(state, cut)
         self.drop()
+
+    def _refuse(self, error: Exception) -> None:
+        """The run cannot be cut: that is said to those who asked, if any."""
+        for one in self._asked:
+            one.done.set_exception(error)
+        self._asked.clear()
 
     def drop(self) -> None:
         """The event that they asked at is not committed."""
