@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from railbus.schemas.errors import ArgumentError
+from railbus.schemas.errors import ArgumentError, BusClosed
 from railbus.schemas.hooks import Hook
 
 from .checkpoint import save_checkpoint
@@ -98,8 +98,10 @@ class Saver:
         self._asked.clear()
 
     def close(self) -> None:
-        """Wait until all is written."""
+        """Wait until all is written, and let go of the run."""
         self._thread.shutdown()
+        self._here = self._cut = _over
+        self._stopped = None
 
     def _serve(self, state: TrainState, cut: Cut) -> None:
         for one in self._asked:
@@ -121,3 +123,7 @@ def _carry_out(request: _Request, state: TrainState, cut: Cut) -> None:
         done.set_exception(error)
     else:
         done.set_result(path)
+
+
+def _over() -> Any:
+    raise BusClosed("the run is over, there is nothing left to save")
