@@ -1,5 +1,6 @@
 """Callbacks: what users subclass, those that are built in, and the workers that run them."""
 
+from .backup_and_restore import BackupAndRestore as BackupAndRestore
 from .callback import Callback as Callback, callback_list as callback_list
 from .checkpoint_config import CheckpointConfig as CheckpointConfig
 from .context import RunContext as RunContext
@@ -16,6 +17,7 @@ from .learning_rate_scheduler import LearningRateScheduler as LearningRateSchedu
 from .loss_monitor import LossMonitor as LossMonitor
 from .mlflow_tracker import MLflowTracker as MLflowTracker
 from .model_checkpoint import ModelCheckpoint as ModelCheckpoint
+from .on_request_exit import OnRequestExit as OnRequestExit
 from .profiler import Profiler as Profiler
 from .progress_bar import ProgressBar as ProgressBar
 from .prometheus import Prometheus as Prometheus

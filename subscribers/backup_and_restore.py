@@ -1,0 +1,92 @@
+"""`BackupAndRestore`: goes on with an interrupted run by itself."""
+
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from railbus.schemas.errors import ArgumentTypeError
+
+from .callback import Callback
+from .checks import count, flag, path as checked_path
+from .context import RunContext
+
+
+class BackupAndRestore(Callback):
+    """Keeps a backup of the run, and goes on with it when the run is started again; a participant.
+
+    At `on_train_epoch_end` or, with a number, at `on_train_step_end`: `<backup_dir>/backup.ckpt`,
+    which holds all that `ModelCheckpoint` saves. When a run begins and the backup is there, the run
+    goes on from it without `resume=`. At the end of a run that was completed the backup is deleted;
+    one that was stopped or has failed keeps it (Keras deletes it then, too). MindSpore's restores
+    the parameters and trains all epochs again.
+
+    MindSpore's and Keras' `BackupAndRestore`.
+
+    Args:
+        backup_dir: made when needed; for this run only.
+        save_freq: `"epoch"`, or a number of training steps (Keras' meaning).
+        delete_checkpoint: at the end of a run that was completed.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: for arguments that cannot work.
+        CheckpointError: a backup cannot be written; raised at its next one, or at exit.
+    """
+
+    def __init__(
+        self, backup_dir: str | Path, save_freq: str | int = "epoch", delete_checkpoint: bool = True
+    ) -> None:
+        if isinstance(save_freq, str) and save_freq != "epoch":
+            raise ArgumentTypeError(f"save_freq must be 'epoch' or a number, got {save_freq!r}")
+        self._path = checked_path("backup_dir", backup_dir) / "backup.ckpt"
+        self._steps = 0 if isinstance(save_freq, str) else count("save_freq", save_freq, 1)
+        self._deletes = flag("delete_checkpoint", delete_checkpoint)
+        self._saving: Any = None
+        self._completed = False
+        if self._steps:
+            self.needs = {"train_network": self._steps}
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._settle()
+        if self._completed and error is None and self._deletes:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+    def on_train_begin(self, run_context: RunContext) -> None:
+        """Start anew."""
+        self._saving, self._completed = None, False
+
+    def on_train_step_end(self, run_context: RunContext) -> None:
+        """Back up when it is time."""
+        if self._steps and run_context.original_args().cur_step_num % self._steps == 0:
+            self._save(run_context)
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        """Back up the epoch."""
+        if not self._steps:
+            self._save(run_context)
+
+    def on_train_end(self, run_context: RunContext) -> None:
+        """Keep a stopped run for the next start."""
+        cb_params = run_context.original_args()
+        self._completed = cb_params.status == "completed"
+        if not self._completed and cb_params.cur_step_num:
+            self._save(run_context)
+
+    def resume_point(self, latest: bool) -> Path | None:
+        """The backup, if it is there."""
+        return self._path if self._path.exists() else None
+
+    def _save(self, run_context: RunContext) -> None:
+        self._settle()
+        self._saving = run_context.save_checkpoint(self._path)
+
+    def _settle(self) -> None:
+        saving, self._saving = self._saving, None
+        if saving is not None and not saving.cancelled():
+            saving.result()

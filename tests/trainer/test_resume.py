@@ -1,0 +1,318 @@
+"""Resuming: an interrupted and resumed run is the run that it would have been, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from railbus.schemas.errors import ArgumentError, CheckpointError
+from railbus.schemas.lifecycle import Place, Plan, verify
+from railbus.subscribers import Callback, History, LambdaCallback, ModelCheckpoint
+from railbus.trainer import ArrayDataset, RunAhead, Trainer, save_checkpoint
+
+from .resumable import Net
+
+KILLS = 25
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(36, 3)).astype(np.float32)
+Y = RNG.normal(size=(36, 1)).astype(np.float32)
+
+
+def make(**run_ahead: Any) -> Trainer:
+    optimizer = optax.inject_hyperparams(optax.sgd)(learning_rate=0.05)
+    return Trainer(
+        Net(), lambda out, y: jnp.square(out - y).mean(), optimizer, {"mse"},
+        run_ahead=RunAhead(**run_ahead),
+    )  # fmt: skip
+
+
+def data() -> ArrayDataset:
+    return ArrayDataset(X, Y, batch_size=8, shuffle=True)
+
+
+class Renewed:
+    """Each of its iterations is a generator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, 36, 8):
+            yield X[start : start + 8], Y[start : start + 8]
+
+
+class Watch(Callback):
+    """Notes every event; saves after a step, or in another hook, and may stop there."""
+
+    def __init__(self, hook: str = "", number: int = 0, path: Any = "", stop: bool = False) -> None:
+        self.hook, self.number, self.path, self.stop = hook, number, path, stop
+        self.seen: list[Any] = []
+        self.steps = 0
+
+    def on_train_begin(self, run_context):
+        self.steps = 0
+        self.note(run_context)
+
+    def on_train_epoch_begin(self, run_context):
+        self.note(run_context)
+
+    def on_train_step_begin(self, run_context):
+        self.note(run_context)
+
+    def on_train_step_end(self, run_context):
+        params = run_context.original_args()
+        self.steps += 1
+        params.own = self.steps
+        if params.cur_step_num % 4 == 0:
+            params.learning_rate = params.learning_rate * 0.9
+        self.note(run_context)
+
+    def on_eval_end(self, run_context):
+        self.note(run_context)
+
+    def on_train_epoch_end(self, run_context):
+        self.note(run_context)
+
+    def on_train_end(self, run_context):
+        self.note(run_context)
+
+    def note(self, run_context):
+        params, hook = run_context.original_args(), run_context.event.hook.value
+        where = (hook, params.get("cur_epoch_num"), params.cur_step_num, params.cur_batch_num)
+        outputs = params.get("net_outputs")
+        loss = None if isinstance(outputs, tuple) or outputs is None else float(outputs)
+        results = str(params.get("eval_results"))
+        self.seen.append((*where, params.get("own"), loss, float(params.learning_rate), results))
+        if (hook, params.cur_step_num) == (self.hook, self.number) and params.mode == "train":
+            run_context.save_checkpoint(self.path)
+            if self.stop:
+                run_context.request_stop()
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+def bits(trainer: Trainer) -> list[bytes]:
+    def plain(leaf: Any) -> Any:
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+
+    return [np.asarray(plain(leaf)).tobytes() for leaf in jax.tree.leaves(trainer._state)]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    """The run that nobody interrupts: what was seen, its last bits, its result."""
+    trainer, watch = make(), Watch()
+    result = trainer.fit(3, data(), data(), 1, watch)
+    return watch.seen, bits(trainer), result
+
+
+PLACES = [("on_train_step_end", k) for k in (1, 3, 5, 6, 10, 14)]
+PLACES += [("on_train_epoch_end", k) for k in (5, 10)]
+PLACES += [("on_train_epoch_begin", 5)]
+
+
+@pytest.mark.parametrize(("hook", "number"), PLACES)
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_resumed_run_goes_on_as_if_it_had_never_ended(tmp_path, whole, hook, number, stop):
+    seen, wanted, result = whole
+    first = Watch(hook, number, tmp_path / "cut.ckpt", stop)
+    make(block_steps=4).fit(3, data(), data(), 1, first)
+
+    trainer, second = make(), Watch()
+    resumed = trainer.fit(3, data(), data(), 1, second, resume=tmp_path / "cut.ckpt")
+
+    place = next(k for k, one in enumerate(seen) if (one[0], one[2]) == (hook, number))
+    rest = seen[place + 1 :]
+    assert second.seen[-len(rest) :] == rest
+    assert {one[0] for one in second.seen[: -len(rest)]} <= {
+        "on_train_begin", "on_train_epoch_begin"
+    }  # fmt: skip
+    assert bits(trainer) == wanted
+    assert (resumed.history, resumed.metrics) == (result.history, result.metrics)
+    assert (resumed.step, resumed.epoch, resumed.status) == (15, 3, "completed")
+
+
+@pytest.mark.parametrize("dataset", [Renewed, lambda: [(X[:8], Y[:8]), (X[8:16], Y[8:16])]])
+def test_other_data_sets_leave_out_the_batches_that_were_trained_on(tmp_path, dataset):
+    whole, first = make(), Watch("on_train_step_end", 3, tmp_path / "cut.ckpt", stop=True)
+    whole.train(3, dataset(), Watch())
+    make().train(3, dataset(), first)
+
+    trainer = make()
+    trainer.train(3, dataset(), Watch(), resume=tmp_path / "cut.ckpt")
+
+    assert bits(trainer) == bits(whole)
+
+
+def test_the_resumed_run_is_the_next_incarnation_and_keeps_the_lifecycle(tmp_path):
+    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop=True)
+    before = make()
+    before.fit(3, data(), data(), 1, first, run_id="mine")
+
+    trainer = make()
+    trainer.fit(3, data(), data(), 1, Watch(), resume=tmp_path / "cut.ckpt")
+
+    log = trainer.bus.runs["mine"].entries()
+    plan = Plan(
+        mode="train", epochs=3, initial_epoch=1, batch_num=5, valid_batch_num=5,
+        valid_frequency=1, resumed=Place(step=7, epoch=2, batches=2),
+    )  # fmt: skip
+    verify(plan, log)
+    assert {one.event.incarnation for one in log} == {1}
+    last = before.bus.runs["mine"].entries()[-1].event
+    assert log[-1].event.time_ns > 0 and last.incarnation == 0
+
+
+def test_the_runs_own_time_goes_on(tmp_path):
+    times = []
+    look = LambdaCallback(on_train_step_end=lambda run_context: times.append(run_context.now()))
+    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop=True)
+    make().train(3, data(), [look, first])
+    stopped = times[-1]
+
+    make().train(3, data(), [look, Watch()], resume=tmp_path / "cut.ckpt")
+
+    assert all(time >= stopped for time in times[7:])
+
+
+def test_a_callback_whose_state_is_missing_begins_anew_and_that_is_said(tmp_path, caplog):
+    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop=True)
+    make().train(3, data(), first)
+
+    make().train(3, data(), [History()], resume=tmp_path / "cut.ckpt")
+
+    said = [record.getMessage() for record in caplog.records]
+    assert any("holds no state of History" in line for line in said)
+    assert any("holds the state of Watch, which is not listed" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("resume", "error", "says"),
+    [
+        ("nowhere.ckpt", ArgumentError, "does not exist"),
+        (3, ArgumentError, "must be a checkpoint's path"),
+        ("net.ckpt", CheckpointError, "no run to go on with"),
+        ("other.ckpt", CheckpointError, "does not fit"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_before_anything_runs(tmp_path, resume, error, says):
+    save_checkpoint({"w": jnp.ones(2)}, tmp_path / "net.ckpt")
+    other = Trainer(
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda out, y: (out - y).mean(), optax.sgd(1.0)
+    )
+    other.train(1, data(), Watch_free(tmp_path / "other.ckpt"))
+    path = tmp_path / resume if isinstance(resume, str) else resume
+    seen: list[Any] = []
+
+    with pytest.raises(error, match=says):
+        make().train(3, data(), LambdaCallback(on_train_begin=seen.append), resume=path)
+
+    assert seen == []
+
+
+def Watch_free(path: Path) -> Callback:
+    return LambdaCallback(
+        on_train_end=lambda run_context: run_context.save_checkpoint(path) and None
+    )
+
+
+def test_nothing_to_resume_from_begins_anew(tmp_path):
+    result = make().train(1, data(), ModelCheckpoint("net", tmp_path), resume="latest")
+
+    assert (result.status, result.step) == ("completed", 5)
+
+
+def test_a_save_is_cut_after_its_own_event_and_before_the_next(tmp_path):
+    """Callbacks behind the one that saves have seen that event, too."""
+    path, last = tmp_path / "cut.ckpt", Watch()
+    make().train(1, data(), [Watch("on_train_step_end", 3, path), last])
+
+    first, second = Watch(), Watch()
+    make().train(1, data(), [first, second], resume=path)
+
+    assert (first.steps, second.steps) == (5, 5)
+
+
+def test_a_save_whose_event_fails_never_happens(tmp_path):
+    futures = []
+
+    class Saves(Callback):
+        def on_train_step_end(self, run_context):
+            futures.append(run_context.save_checkpoint(tmp_path / "cut.ckpt"))
+
+    def fail(run_context):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        make().train(1, data(), [Saves(), LambdaCallback(on_train_step_end=fail)])
+
+    assert futures[0].cancelled()
+    assert not (tmp_path / "cut.ckpt").exists()
+
+
+# Killed at random points
+
+
+@contextmanager
+def attempts(folder: Path) -> Iterator[Any]:
+    script = Path(__file__).with_name("resumable.py")
+    command = [sys.executable, str(script), str(folder)]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("JAX_NUMPY")}
+    with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, env=plain) as server:
+        yield server
+        assert server.stdin is not None
+        server.stdin.close()
+
+
+def run_until(server: Any, steps: int | None) -> bool:
+    """One attempt, killed after so many steps; whether it came to its end by itself."""
+    server.stdin.write(b"go\n")
+    server.stdin.flush()
+    text = b""
+    while b">" not in text:
+        text += _read(server)
+    child = int(text[text.index(b"<") + 1 : text.index(b">")])
+    while b"!" not in text:
+        if steps is not None and text.count(b".") >= steps:
+            os.kill(child, signal.SIGKILL)
+            while b"!" not in text:
+                text += _read(server)
+            return False
+        text += _read(server)
+    return True
+
+
+def _read(server: Any) -> bytes:
+    found: bytes = os.read(server.stdout.fileno(), 1)
+    assert found, server.stderr.read().decode()
+    return found
+
+
+def test_a_run_that_is_killed_again_and_again_is_the_run_that_nobody_killed(tmp_path):
+    results = []
+    for name, kills in (("whole", 0), ("killed", KILLS)):
+        folder = tmp_path / name
+        folder.mkdir()
+        draw = random.Random(7)
+        with attempts(folder) as server:
+            killed = sum(not run_until(server, draw.randrange(12)) for _ in range(kills))
+            assert killed == kills
+            run_until(server, None)
+        results.append(json.loads((folder / "result.json").read_text()))
+
+    assert results[1] == results[0]
