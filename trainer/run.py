@@ -148,6 +148,7 @@ class Execution:
             self.loop.drive(publisher)
         except BaseException as error:
             self._error = error
+            self._saver.drop()
             self.roster.fail(error)
             self._publish_exception(publisher, error)
 

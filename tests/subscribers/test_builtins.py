@@ -184,7 +184,6 @@ def test_a_lone_eval_leaves_training_callbacks_alone(tmp_path):
         (CheckpointConfig, {"unknown": 1}),
         (ModelCheckpoint, {"prefix": "a/b"}),
         (ModelCheckpoint, {"config": {}}),
-        (ModelCheckpoint, {"monitor": "mse"}),
         (ModelCheckpoint, {"directory": " "}),
     ],
 )
