@@ -83,6 +83,7 @@ class ModelCheckpoint(Callback):
         self._config = CheckpointConfig() if config is None else config
         self._monitor = None if monitor is None else Monitor(monitor)
         self._better = None if monitor is None else Better(monitor, mode)
+        self.best: float | None = None
         self._top_k, self._last = count("save_top_k", save_top_k, 0), flag("save_last", save_last)
         self._clear()
 
@@ -191,8 +192,7 @@ class ModelCheckpoint(Callback):
         self._files = Files(self._config, best_of, smaller)
         self._lasts = Files(self._config, 1, smaller)
         self._name = self._prefix if isinstance(self._prefix, str) else ""
-        self._saved_step, self._saved_at = 0, 0.0
-        self.best: float | None = None
+        self._saved_step, self._saved_at, self.best = 0, 0.0, None
 
     def _folder(self, cb_params: CallbackParams) -> Path:
         directory = self._directory

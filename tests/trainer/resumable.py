@@ -91,7 +91,7 @@ def attempt(folder: Path) -> None:
         resume="latest", run_id="run",
     )  # fmt: skip
     leaves = jax.tree.leaves(trainer._state)
-    keys = [jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
     plain = [jax.random.key_data(a) if key else a for a, key in zip(leaves, keys, strict=True)]
     found = {
         "status": str(result),
