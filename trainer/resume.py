@@ -63,17 +63,26 @@ class Point(NamedTuple):
     cut: Cut
 
 
-def write(path: Path, state: TrainState, cut: Cut, notes: Mapping[str, Any]) -> None:
-    """Write an Orbax folder with a run's arrays and, to be resumed from, its cut.
+def pack(cut: Cut) -> bytes:
+    """A cut as bytes, at once: what callbacks' states hold may change with the next event.
 
     Raises:
-        CheckpointError: it cannot be written, or a callback's state cannot.
+        CheckpointError: a callback's state cannot be carried.
     """
     try:
-        packed = serialization.msgpack_serialize(msgspec.structs.asdict(cut))
+        packed: bytes = serialization.msgpack_serialize(msgspec.structs.asdict(cut))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"a state_dict holds what no checkpoint carries: {error}") from error
-    write_tree(path, _tree(state) | {KEY: np.frombuffer(packed, np.uint8)}, notes)
+    return packed
+
+
+def write(path: Path, state: TrainState, cut: bytes, notes: Mapping[str, Any]) -> None:
+    """Write an Orbax folder with a run's arrays and, to be resumed from, its packed cut.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    write_tree(path, _tree(state) | {KEY: np.frombuffer(cut, np.uint8)}, notes)
 
 
 def read_cut(path: Path) -> Cut:

@@ -22,7 +22,7 @@ from railbus.subscribers.roster import Roster
 from .loop import RunLoop
 from .program import TrainState
 from .result import RunResult, RunStats, Status
-from .resume import Cut
+from .resume import Cut, pack
 from .saver import Saver
 
 logger = logging.getLogger(__name__)
@@ -161,11 +161,11 @@ class Execution:
         self._saver.failed(state, cut)
         return state
 
-    def _cut(self, failed: bool = False) -> Cut:
-        """The run at the event that was just committed, or where it has failed."""
+    def _cut(self, failed: bool = False) -> bytes:
+        """The run, packed, at the event that was just committed, or where it has failed."""
         loop, publisher = self.loop, self._publisher
         assert publisher is not None
-        return Cut(
+        cut = Cut(
             run_id=self.run_id,
             incarnation=0 if self._resumed is None else self._resumed.incarnation + 1,
             step=loop.step,
@@ -180,6 +180,7 @@ class Execution:
             params=loop.ledger.kept(),
             callbacks=None if failed else self.roster.state_dicts(),
         )
+        return pack(cut)
 
     def _resume(self) -> Mapping[str, bytes]:
         """The callbacks have set themselves up: they go on where they were."""

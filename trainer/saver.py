@@ -11,7 +11,7 @@ from railbus.schemas.hooks import Hook
 
 from .checkpoint import save_checkpoint
 from .program import TrainState
-from .resume import Cut, write
+from .resume import write
 
 INSIDE = (Hook.TRAIN_EPOCH_BEGIN, Hook.TRAIN_STEP_END)  # of an epoch
 BETWEEN = (Hook.TRAIN_EPOCH_END, Hook.TRAIN_END)
@@ -34,13 +34,13 @@ class Saver:
 
     Args:
         here: the state at the present event, which nothing overwrites.
-        cut: describes the run at the present event.
+        cut: packs all else of the run at the present event.
     """
 
-    def __init__(self, here: Callable[[], TrainState], cut: Callable[[], Cut]) -> None:
+    def __init__(self, here: Callable[[], TrainState], cut: Callable[[], bytes]) -> None:
         self._here, self._cut = here, cut
         self._asked: list[_Request] = []
-        self._stopped: tuple[TrainState, Cut] | None = None
+        self._stopped: tuple[TrainState, bytes] | None = None
         self._thread = ThreadPoolExecutor(1, "railbus-saver")
 
     @property
@@ -79,7 +79,7 @@ class Saver:
         except Exception as error:
             self._refuse(error)
 
-    def failed(self, state: TrainState | None, cut: Cut) -> None:
+    def failed(self, state: TrainState | None, cut: bytes) -> None:
         """The run has failed and left that state behind, unless it is lost."""
         if state is not None:
             self._serve(state, cut)
@@ -103,7 +103,7 @@ class Saver:
         self._here = self._cut = _over
         self._stopped = None
 
-    def _serve(self, state: TrainState, cut: Cut) -> None:
+    def _serve(self, state: TrainState, cut: bytes) -> None:
         for one in self._asked:
             self._thread.submit(_carry_out, one, state, cut)
             if one.wait:
@@ -111,7 +111,7 @@ class Saver:
         self._asked.clear()
 
 
-def _carry_out(request: _Request, state: TrainState, cut: Cut) -> None:
+def _carry_out(request: _Request, state: TrainState, cut: bytes) -> None:
     path, done = request.path, request.done
     try:
         if request.format == "safetensors":

@@ -239,6 +239,29 @@ def test_a_save_is_cut_after_its_own_event_and_before_the_next(tmp_path):
     assert (first.steps, second.steps) == (5, 5)
 
 
+def test_a_state_that_changes_while_it_is_written_is_saved_as_it_was(tmp_path):
+    class Grows(Callback):
+        def __init__(self):
+            self.seen, self.loaded = [0], None
+
+        def on_train_step_end(self, run_context):
+            self.seen[0] += 1
+            if self.seen[0] == 2:
+                run_context.save_checkpoint(tmp_path / "cut.ckpt", wait=False)
+
+        def state_dict(self):
+            return {"seen": self.seen}
+
+        def load_state_dict(self, state):
+            self.loaded = list(state["seen"])
+
+    make().train(3, data(), Grows())
+    grows = Grows()
+    make().train(3, data(), grows, resume=tmp_path / "cut.ckpt")
+
+    assert grows.loaded == [2]
+
+
 def test_a_save_whose_event_fails_never_happens(tmp_path):
     futures = []
 
