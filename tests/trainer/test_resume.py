@@ -140,7 +140,22 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_ended(tmp_path, whole, hook, n
     assert (resumed.step, resumed.epoch, resumed.status) == (15, 3, "completed")
 
 
-@pytest.mark.parametrize("dataset", [Renewed, lambda: [(X[:8], Y[:8]), (X[8:16], Y[8:16])]])
+def shuffled_by_grain() -> Any:
+    import grain
+
+    return (
+        grain.MapDataset.source(list(zip(X, Y, strict=True)))
+        .shuffle(seed=1)
+        .batch(8)
+        .to_iter_dataset()
+    )
+
+
+def two_batches() -> Any:
+    return [(X[:8], Y[:8]), (X[8:16], Y[8:16])]
+
+
+@pytest.mark.parametrize("dataset", [Renewed, two_batches, shuffled_by_grain])
 def test_other_data_sets_leave_out_the_batches_that_were_trained_on(tmp_path, dataset):
     whole, first = make(), Watch("on_train_step_end", 3, tmp_path / "cut.ckpt", stop=True)
     whole.train(3, dataset(), Watch())
