@@ -9,6 +9,7 @@ from .callback import Callback
 from .checks import count, flag, number
 from .context import RunContext
 from .monitor import Better, Monitor
+from .printing import say
 from .weights import copied, pack_weights, shapes_of, unpack_weights
 
 
@@ -90,7 +91,7 @@ class EarlyStopping(Callback):
         """Give the best weights back if that has not happened."""
         self._give_back(run_context.original_args())
         if self._verbose and self.stopped_epoch:
-            print(f"Epoch {self.stopped_epoch:05d}: early stopping", flush=True)
+            say(f"Epoch {self.stopped_epoch:05d}: early stopping")
 
     def state_dict(self) -> dict[str, Any]:
         """How long it has waited, the best value and its epoch, and its weights if they are kept."""
@@ -120,7 +121,7 @@ class EarlyStopping(Callback):
             return
         cb_params.train_network, self._weights = self._weights, None
         if self._verbose:
-            print("Restoring model weights from the end of the best epoch.", flush=True)
+            say("Restoring model weights from the end of the best epoch.")
 
     def _reason(self) -> str:
         base = "" if self._baseline is None else f" beyond the baseline {self._baseline:g}"

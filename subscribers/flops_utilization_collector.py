@@ -1,8 +1,11 @@
 """`FlopsUtilizationCollector`: how much of the device's computing power a run uses."""
 
+from railbus.schemas.errors import ArgumentError
+
 from .callback import Callback
 from .checks import count, flag, positive
 from .context import RunContext
+from .printing import say
 
 
 class FlopsUtilizationCollector(Callback):
@@ -21,6 +24,7 @@ class FlopsUtilizationCollector(Callback):
         data_size: steps from one line to the next.
         computility: peak of one device, in floating-point operations per second.
         full_flops: print the flops of the whole step too; False only those of one device's part.
+        enable_ma_collector: not supported; False.
 
     Attributes:
         mfu, hfu: what was printed last, 1 is the peak; None before that.
@@ -29,7 +33,15 @@ class FlopsUtilizationCollector(Callback):
         ArgumentTypeError, ArgumentError: for arguments that cannot work.
     """
 
-    def __init__(self, data_size: int, computility: float = 1, full_flops: bool = True) -> None:
+    def __init__(
+        self,
+        data_size: int,
+        computility: float = 1,
+        full_flops: bool = True,
+        enable_ma_collector: bool = False,
+    ) -> None:
+        if flag("enable_ma_collector", enable_ma_collector):
+            raise ArgumentError("enable_ma_collector is not supported: there is no such service")
         self._size = count("data_size", data_size, 1)
         self._peak = positive("computility", computility)
         self._full = flag("full_flops", full_flops)
@@ -46,15 +58,12 @@ class FlopsUtilizationCollector(Callback):
         shard = [flops / devices for flops in full]
         self._model, self._hardware = shard
         parts = [("Full", full), ("Shard", shard)] if self._full else [("Shard", shard)]
-        print(
-            ", ".join(
-                f"{part} {kind} flops is {flops}"
-                for part, both in parts
-                for kind, flops in zip(("model", "hardware"), both, strict=True)
-            )
-            + ".",
-            flush=True,
+        known = ", ".join(
+            f"{part} {kind} flops is {flops}"
+            for part, both in parts
+            for kind, flops in zip(("model", "hardware"), both, strict=True)
         )
+        say(f"{known}.")
 
     def on_train_epoch_begin(self, run_context: RunContext) -> None:
         """What was between the epochs does not count."""
@@ -69,10 +78,7 @@ class FlopsUtilizationCollector(Callback):
             return
         each = self._seconds / self._steps
         self.mfu, self.hfu = self._model / each / self._peak, self._hardware / each / self._peak
-        print(
-            f"Train per step time: {each * 1e3:.3f} ms mfu:{self.mfu:.2%} hfu:{self.hfu:.2%}",
-            flush=True,
-        )
+        say(f"Train per step time: {each * 1e3:.3f} ms mfu:{self.mfu:.2%} hfu:{self.hfu:.2%}")
         self._seconds, self._steps = 0.0, 0
 
 

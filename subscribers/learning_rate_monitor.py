@@ -8,6 +8,7 @@ from railbus.schemas.params import INJECT
 from .callback import Callback
 from .checks import count, flag
 from .context import RunContext
+from .printing import say
 from .readings import plain, short
 
 
@@ -66,7 +67,7 @@ class LearningRateMonitor(Callback):
         if self._verbose:
             shown = ", ".join(f"{name}: {short(value)}" for name, value in values.items())
             where = f"epoch: {cb_params.cur_epoch_num} step: {cb_params.cur_batch_num}"
-            print(f"{where}, {shown}", flush=True)
+            say(f"{where}, {shown}")
 
     def _clear(self) -> None:
         self.history: dict[str, list[Any]] = {}

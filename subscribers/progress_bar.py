@@ -8,6 +8,7 @@ from .checks import count, seconds
 from .context import RunContext
 from .optional import optional
 from .outputs import loss_of
+from .printing import say
 from .readings import MeanLoss, results_of, short
 
 
@@ -84,7 +85,7 @@ class ProgressBar(Callback):
         if spent > 0:
             parts.append(f"{short(steps / spent)} steps/s")
         parts += [f"{name} {short(value)}" for name, value in results_of(cb_params).items()]
-        print(f"{self._title}: {', '.join(parts)}", flush=True)
+        say(f"{self._title}: {', '.join(parts)}")
 
     def on_train_end(self, run_context: RunContext) -> None:
         """Give the terminal back."""

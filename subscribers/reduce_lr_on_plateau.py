@@ -11,6 +11,7 @@ from .checks import count, flag, number
 from .context import RunContext
 from .learning_rate import require_rate
 from .monitor import Better, Monitor
+from .printing import say
 
 
 class ReduceLROnPlateau(Callback):
@@ -109,8 +110,7 @@ class ReduceLROnPlateau(Callback):
         cb_params.learning_rate = lower
         self._cooling, self._wait = self._cooldown, 0
         if self._verbose:
-            print(
+            say(
                 f"Epoch {cb_params.cur_epoch_num:05d}: ReduceLROnPlateau reducing learning rate to "
-                f"{cb_params.learning_rate!s}.",
-                flush=True,
+                f"{cb_params.learning_rate!s}."
             )

@@ -10,6 +10,7 @@ from railbus.schemas.errors import ArgumentError
 from .callback import Callback
 from .checks import count, flag, positive
 from .context import RunContext
+from .printing import say
 from .readings import short
 
 
@@ -89,7 +90,7 @@ class ThroughputMonitor(Callback):
             self.history.setdefault(name, []).append(value)
         if self._verbose:
             where = f"epoch: {cb_params.cur_epoch_num} step: {cb_params.cur_batch_num}"
-            print(f"{where}, {_shown(rates)}", flush=True)
+            say(f"{where}, {_shown(rates)}")
 
     def _clear(self) -> None:
         self.history: dict[str, list[Any]] = {}
