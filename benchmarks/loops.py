@@ -1,6 +1,7 @@
 """The training loops that are compared: the limit, Railbus in its settings, and a plain loop."""
 
 import itertools
+import tempfile
 import threading
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from networks import Case, loss_fn, optimizer
 from timing import Candidate, timed
 
 from railbus.schemas.events import Event
-from railbus.subscribers import Callback, RunContext
+from railbus.subscribers import Callback, RunContext, SummaryCollector
 from railbus.trainer import ArrayDataset, RunAhead, Trainer
 from railbus.trainer.blocks import Outputs, Runner, choose
 from railbus.trainer.metrics import MetricSet
@@ -175,6 +176,16 @@ class Observed(Railbus):
                 self.seen += 1
             else:
                 self.missed += event.last - event.first + 1
+
+
+class Collected(Railbus):
+    """The same with a `SummaryCollector`, which writes event files from its own thread."""
+
+    def seconds(self) -> float:
+        """Seconds per step of one run, until all is written."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.callbacks = [*readers(), SummaryCollector(folder)]
+            return super().seconds()
 
 
 def plain(case: Case, data: ArrayDataset, limit: Limit) -> Candidate:

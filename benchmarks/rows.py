@@ -6,7 +6,7 @@ import endurance
 import events
 import memory
 import peers
-from loops import Limit, Observed, Railbus, Schedule, Sleeper, plain, readers
+from loops import Collected, Limit, Observed, Railbus, Schedule, Sleeper, plain, readers
 from networks import LARGE, SMALL, Case
 from report import Row
 from timing import Figure, Rounds, interleave
@@ -18,6 +18,7 @@ ALLOWED_OBSERVED = {SMALL: 1.35, LARGE: 1.07}
 FASTER_THAN_PLAIN = 2.0
 SLEEP, SLEEP_EVERY, ALLOWED_ASLEEP = 0.02, 100, 1.05
 EVENTS_PER_SECOND = 80_000
+ALLOWED_COLLECTED = 1.05
 ALLOWED_SCHEDULED = 2.0  # of lockstep
 STATES = 3
 FLAT, STEADY = 1.02, 1.05
@@ -25,6 +26,7 @@ FLAT, STEADY = 1.02, 1.05
 LIMIT, RAILBUS, OBSERVED = "the limit", "Railbus, 3 callbacks", "Railbus, 3 and an observer"
 BRIEF = "a run of one epoch alone"
 PLAIN, LOCKSTEP = "plain jitted loop, reads the loss", "lockstep, 3 callbacks"
+COLLECTED = "Railbus, 3 and a SummaryCollector"
 SCHEDULED = "learning rate set at every step"
 SCHEDULED_LOCKSTEP = "the same in lockstep"
 SLOW = f"a callback of {1000 * SLEEP:.0f} ms every {SLEEP_EVERY} steps"
@@ -44,11 +46,13 @@ class Network:
         self._observed = Observed(case, data, readers(), case.epochs)
         lockstep = Railbus(case, data, readers(), case.few, RunAhead.off())
         # Those with a limit of their own stand next to the limit.
-        self._candidates = {RAILBUS: self._railbus.seconds, LIMIT: self._limit.seconds}
-        self._candidates[OBSERVED] = self._observed.seconds
+        self._candidates = {OBSERVED: self._observed.seconds, RAILBUS: self._railbus.seconds}
+        self._candidates[LIMIT] = self._limit.seconds
         self._asleep: list[float] = []
         if case.name == LARGE:
             self._add_slow(data)
+            collected = Collected(case, data, readers(), case.epochs)
+            self._candidates[COLLECTED] = collected.seconds
         if case.name == SMALL:
             self._candidates[BRIEF] = Railbus(case, data, readers(), 1).seconds
             off, few = RunAhead.off(), case.few
@@ -69,6 +73,10 @@ class Network:
         yield self._row(found, RAILBUS, ALLOWED.get(name, 1.05), beside)
         beside = f"read {self._observed.seen} events, {self._observed.missed} in gaps"
         yield self._row(found, OBSERVED, ALLOWED_OBSERVED.get(name), beside)
+        if COLLECTED in self._candidates:
+            yield self._row(found, COLLECTED)
+            times = found.ratio(COLLECTED, RAILBUS)
+            yield Row(name, f"{COLLECTED} / without it", times, most=ALLOWED_COLLECTED)
         if BRIEF in self._candidates:
             yield self._row(found, BRIEF, None, "blocks have hardly grown to their length")
         yield self._row(found, PLAIN)
