@@ -43,8 +43,10 @@ class EventFile:
 
     def histogram(self, tag: str, values: Any, step: int, context: RunContext) -> None:
         """The finite values of an array, in 30 bins; nothing where there are none."""
-        flat = np.asarray(values).astype(np.float64).ravel()
-        flat = flat[np.isfinite(flat)]
+        flat = np.asarray(values).astype(np.float32, copy=False).ravel()
+        finite = np.isfinite(flat)
+        if not finite.all():
+            flat = flat[finite]
         if flat.size:
             self._write(self._summary.histogram(tag, flat, 30), step, context)
 

@@ -52,6 +52,11 @@ class Roster:
         return self._lane, self._loop
 
     @property
+    def seated(self) -> list[Callback]:
+        """Participants and observers as they were entered, in order."""
+        return [member.callback for member in self._members]
+
+    @property
     def tallies(self) -> Mapping[str, Tally]:
         """What each callback has cost, by name."""
         return {member.role.name: member.tally for member in self._members}

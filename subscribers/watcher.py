@@ -29,6 +29,7 @@ class Watcher:
         name: unique within the run.
 
     Attributes:
+        callback: the observer.
         error: what it failed with, if its policy is `raise`.
         failure: what the run has failed with, for `on_exception`.
         revoked: it is still stuck in a hook.
@@ -51,7 +52,7 @@ class Watcher:
         every = callback.needs.get("train_network")
         self.views = Views(every, self.role.hooks, waits) if every else None
         self._drain = seconds(f"{name}.drain_seconds", callback.drain_seconds)
-        self._callback = callback
+        self.callback = callback
         self._context = ObserverContext(stop_requested, name)
         self._observer = Observer(self.role.hooks, lag=callback.lag)
         self._thread = threading.Thread(target=self._serve, name=f"railbus {name}", daemon=True)
@@ -96,7 +97,7 @@ class Watcher:
         if self.views is not None:
             self.views.close()
         name, last = self.role.name, self._observer.last
-        if self._observer.lost and not overrides(self._callback, "on_gap"):
+        if self._observer.lost and not overrides(self.callback, "on_gap"):
             logger.warning("%s was too slow for %d events", name, self._observer.lost)
         if first <= last and not self.tally.errors:
             logger.warning(
@@ -122,11 +123,11 @@ class Watcher:
 
     def _hand(self, item: Event | Gap) -> None:
         if isinstance(item, Gap):
-            self._callback.on_gap(item)
+            self.callback.on_gap(item)
             return
         network = None if self.views is None else self.views.take(item)
         self._context._show(item, network)
-        method = getattr(self._callback, item.hook.value)
+        method = getattr(self.callback, item.hook.value)
         since = time.perf_counter()
         try:
             if item.hook is Hook.EXCEPTION:

@@ -78,7 +78,7 @@ class Execution:
         try:
             self._begin(self.loop)
             self.roster.enter(self.loop.ledger, self._stop_requested, self._saver.ask)
-            self.loop.need(needs_of([one.callback for one in self.roster.participants]))
+            self.loop.need(needs_of(self.roster.seated))
         except BaseException as error:
             self._error = error
             state = self.loop.end()
