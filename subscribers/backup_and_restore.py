@@ -21,12 +21,12 @@ class BackupAndRestore(Callback):
     one that was stopped or has failed keeps it (Keras deletes it then, too). MindSpore's restores
     the parameters and trains all epochs again.
 
-    MindSpore's and Keras' `BackupAndRestore`.
+    MindSpore's and Keras' `BackupAndRestore`; Lightning has none (`ckpt_path="last"`).
 
     Args:
         backup_dir: made when needed; for this run only.
         save_freq: `"epoch"`, or a number of training steps (Keras' meaning).
-        delete_checkpoint: at the end of a run that was completed.
+        delete_checkpoint: delete the backup at the end of a run that was completed.
 
     Raises:
         ArgumentTypeError, ArgumentError: for arguments that cannot work.

@@ -25,7 +25,7 @@ class CSVLogger(Callback):
     hyperparameters in `<stem>_steps<suffix>` beside it. A value that first comes later gets its
     column then, and the rows before it an empty cell (Keras' `CSVLogger` keeps the columns of the
     first row). Arrays are written as JSON. The files are closed when the run ends, however it
-    ends. A participant; `CSVLogger` in Keras and Lightning, MindSpore has none.
+    ends. A participant. `CSVLogger` in Keras and Lightning; MindSpore has none.
 
     Args:
         path: the file; missing folders are made.

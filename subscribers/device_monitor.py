@@ -19,7 +19,7 @@ class DeviceMonitor(Callback):
     At `on_train_step_end`, every `every` steps counted over all epochs; each value is also an entry
     of its own name in `cb_params`, for the callbacks and events that follow. They are measured when
     the callback runs, when the device may be some steps ahead of the event. Each run starts anew. A
-    participant. `DeviceStatsMonitor` in Lightning; MindSpore has none.
+    participant. `DeviceStatsMonitor` in Lightning; MindSpore and Keras have none.
 
     name                       | what
     ---------------------------+-------------------------------------------------------------------

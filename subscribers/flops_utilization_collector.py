@@ -18,7 +18,8 @@ class FlopsUtilizationCollector(Callback):
     of the step as it is compiled, which it is alone for that (see `cb_params.train_network.cost`);
     nan where XLA knows none. Times are the events' own; validations, and what happens between
     epochs, are left out. A participant. MindSpore's collector of that name, which is silent at the
-    multiples of `data_size`, so for 1 always.
+    multiples of `data_size`, so for 1 always; Lightning's `ThroughputMonitor` logs it, Keras has
+    none.
 
     Args:
         data_size: steps from one line to the next.

@@ -28,8 +28,8 @@ class JSONLogger(Callback):
     `metrics` is what the epoch's validation found, absent without one. `reason` and `by` say why
     and by whom a run was stopped or failed, else they are null. JSON has no NaN and no infinity:
     they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`. Every epoch goes to disk; the file
-    is closed when the run ends, however it ends. A participant; Composer's and OLMo-core's file
-    loggers, MindSpore has none.
+    is closed when the run ends, however it ends. A participant. Composer's and OLMo-core's file
+    loggers; MindSpore, Keras and Lightning have none.
 
     Args:
         path: the file; missing folders are made.

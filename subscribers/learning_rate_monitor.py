@@ -19,7 +19,8 @@ class LearningRateMonitor(Callback):
     `cb_params` has them then. Of a schedule these are what the step has used; of a value that
     callbacks assign likewise, unless one listed before has already set the next one. Each run
     starts anew. With `verbose` it prints `epoch: 1 step: 3, learning_rate: 0.01, momentum: 0.9`
-    (step within the epoch). A participant. `LearningRateMonitor` in Lightning; MindSpore has none.
+    (step within the epoch). A participant. `LearningRateMonitor` in Lightning; MindSpore and Keras
+    have none.
 
     Args:
         every: steps from one value to the next, counted over all epochs, or `"epoch"`.

@@ -17,11 +17,12 @@ class LossMonitor(Callback):
     At `on_train_step_end` and, outside of `fit`, `on_eval_step_end`, every `per_print_times` steps
     counted over all epochs: `epoch: 1 step: 3, loss is 0.25` (step within the epoch). At
     `on_train_epoch_end` after a validation: `Eval result: epoch 2, metrics: {'accuracy': 0.5}`. A NaN
-    or Inf in any float output asks the run to stop, whether it prints or not. MindSpore's
-    `LossMonitor`, which raises there instead.
+    or Inf in any float output asks the run to stop, whether it prints or not. A participant.
+    MindSpore's `LossMonitor`, which raises there instead, and looks at no tuple; Keras and
+    Lightning have none.
 
     Args:
-        per_print_times: steps from one line to the next; 0 prints none.
+        per_print_times: steps from one line to the next; 0 prints none of them.
 
     Raises:
         ArgumentTypeError, ArgumentError: `per_print_times` is no int of at least 0.

@@ -22,18 +22,20 @@ logger = logging.getLogger(__name__)
 class ModelCheckpoint(Callback):
     """Saves the run on a schedule, or when a monitored value is among the best; a participant.
 
-    At `on_train_step_end`: `<directory>/<prefix>-<epoch>_<step in epoch>.ckpt`, and at
-    `on_train_end` the last step if it was not saved (a stopped run too). With `monitor`: at
-    `on_train_epoch_end`, when the value is among the best so far. With `exception_save` of the
+    On the schedule at `on_train_step_end`: `<directory>/<prefix>-<epoch>_<step in epoch>.ckpt`, and
+    at `on_train_end` the last step if it was not saved (a stopped run too). With `monitor` instead
+    at `on_train_epoch_end`, when the value is among the best so far. With `exception_save` of the
     config, also `..._breakpoint.ckpt` in `on_exception`. If files of the prefix are there when a
     run begins, the run's own get `<prefix>_1` and so on, so that nothing is overwritten.
 
     A file holds network, optimizer, random state, step and epoch, the place in the data and the
     state of every participant, all as they were when the event was committed, so that `resume=`
     goes on from it as if the run had never ended; it appears whole, right after the commit.
-    `load_checkpoint` reads its network.
+    `load_checkpoint` reads its network. With `format="safetensors"` of the config files end in that
+    and hold the network alone.
 
-    MindSpore's `ModelCheckpoint`; Keras' and Lightning's `monitor`, `mode`, `save_top_k`, `save_last`.
+    Called the same in MindSpore, Keras (`monitor`, `mode`) and Lightning (`save_top_k`, `save_last`,
+    too).
 
     Args:
         prefix: of the file names, without "/"; or a function of `cb_params` that gives a file's

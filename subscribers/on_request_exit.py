@@ -29,15 +29,16 @@ class OnRequestExit(Callback):
     is completed deletes it. The handlers that were there are put back by the first signal, so that
     a second one ends at once, and when the run is over.
 
-    MindSpore's `OnRequestExit`, which ignores SIGTERM unless an environment variable is set.
+    MindSpore's `OnRequestExit`, which ignores SIGTERM unless an environment variable is set. Lightning's
+    trainer handles SIGTERM itself, without a file or a call; Keras has none.
 
     Args:
         save_ckpt: save when asked to exit.
         save_mindir: accepted, without effect: there is no MindIR here.
-        file_name: of the checkpoint.
+        file_name: of the checkpoint, without `_train.ckpt`.
         directory: of the checkpoint, made when needed.
         config_file: a JSON file that may ask to exit, `{"GracefulExit": 1}`.
-        sig: the signals; SIGKILL cannot be caught. Handlers can only be set by the main thread; a
+        sig: one signal or several; SIGKILL cannot be caught. Handlers can only be set by the main thread; a
             run in another thread says so in the log, and its host calls `request()`.
 
     Raises:

@@ -25,8 +25,8 @@ class Profiler(Callback):
     and grow again. With `RunAhead.off()` the trace holds these steps and nothing else, one by one.
     With `RunAhead(exact=False)` nothing can be taken back: the trace begins some blocks late, which
     `RunAhead.off()` mends too. Steps count over all epochs; what lies between two of them, a
-    validation for example, is in the trace. A participant. `Profiler` in MindSpore, and the
-    `profile_batch` of Keras' `TensorBoard`.
+    validation for example, is in the trace. A participant. `Profiler` in MindSpore, the
+    `profile_batch` of Keras' `TensorBoard`, `Trainer(profiler=...)` in Lightning.
 
     Args:
         directory: where JAX writes the trace, under `plugins/profile`.

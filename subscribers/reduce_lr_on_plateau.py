@@ -20,7 +20,8 @@ class ReduceLROnPlateau(Callback):
     At `on_train_epoch_end`, of epochs that have the value: after a validation, or each for `"loss"`.
     The next step uses the new rate. The optimizer must be built with `optax.inject_hyperparams` and
     a number as learning rate, which is checked before the first step. Called the same in MindSpore
-    (which skips a value of 0 and guesses the direction of unknown names) and Keras.
+    (which skips a value of 0 and guesses the direction of unknown names) and Keras; Lightning has
+    none, its schedulers are the optimizer's.
 
     Args:
         monitor: a result of the validation, or `"loss"`, the training loss of the epoch's last step.

@@ -9,8 +9,9 @@ class StopAtTime(Callback):
     """Asks the run to stop at the first step that ends after `run_time` seconds.
 
     At `on_train_step_end`, and at `on_eval_step_end` of a validation, where it stops training too.
-    The time is that of the events, from the run's begin (`StopTimeMonitor` of MindSpore's tutorials,
-    `Timer` in Lightning).
+    The time is that of the events, from the run's begin; a resumed run counts what it had. A lone
+    `eval` goes on. A participant. `StopTimeMonitor` in MindSpore's tutorials, `Timer(duration)` in
+    Lightning; Keras has none.
 
     Args:
         run_time: in seconds.

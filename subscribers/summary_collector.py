@@ -38,7 +38,7 @@ class SummaryCollector(WritesEvents):
     - at `on_train_end` and `on_exception`: `train_lineage`, `eval_lineage` and
       `custom_lineage_data`, as JSON.
 
-    MindSpore's `SummaryCollector` (Keras: `TensorBoard(histogram_freq)`). Other than there, any
+    MindSpore's `SummaryCollector` (Keras: `TensorBoard(histogram_freq)`; Lightning has none). Other than there, any
     number of them may run in a process, none keeps a writer process, and none saves checkpoints
     for a loss landscape.
 

@@ -23,7 +23,7 @@ class ThroughputMonitor(Callback):
     validations, and what happens between epochs, are left out. Where the device runs ahead, times
     inside a block are interpolated, so a window much shorter than 50 ms says little. Each run
     starts anew. A participant. `ThroughputMonitor` in Lightning, `SpeedMonitor` in Composer; in
-    MindSpore see `TimeMonitor`.
+    MindSpore see `TimeMonitor`; Keras has none.
 
     Args:
         window: steps over which is measured.

@@ -13,7 +13,8 @@ class TimeMonitor(Callback):
     `on_eval_epoch_end` the same with `Eval`. Training's time ends before the validation begins, and
     is divided by the steps that were run (MindSpore's `TimeMonitor` shows the validation's time
     there, and divides by all steps of a full epoch). Times are the events' own, which
-    are the device's where it runs ahead of the callbacks (docs/run-ahead.md).
+    are the device's where it runs ahead of the callbacks (docs/run-ahead.md). A participant.
+    `Timer` in Lightning measures the whole run; Keras has none.
 
     Args:
         data_size: steps to divide by instead; None takes those that were run.

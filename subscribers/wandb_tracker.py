@@ -17,7 +17,7 @@ class WandbTracker(Tracker):
 
     For `Tracking(WandbTracker("project"))`. A failed run ends with exit code 1; the status is in the
     summary. W&B's own service process stays until the program ends, as with W&B alone. Keras has
-    `WandbMetricsLogger` from W&B, Lightning `WandbLogger`.
+    `WandbMetricsLogger` from W&B, Lightning `WandbLogger`; MindSpore has none.
 
     Args:
         project: in W&B.
