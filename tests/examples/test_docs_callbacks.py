@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from railbus import subscribers
+from railbus.schemas.params import FACTS
 from railbus.subscribers import Callback
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,6 +30,12 @@ def test_the_python_blocks_of_the_page_run_in_their_order(tmp_path):
     assert "epoch 3: learning rate 0.0125\n" in done.stdout
     assert "stopped by StopAtStep after step 10 of epoch 3: step 10 has ended" in done.stdout
     assert "completed after step 16 of epoch 4" in done.stdout
+
+
+def test_the_page_says_where_each_of_the_runs_own_keys_is():
+    keys = PAGE.partition("## What `cb_params` holds")[2].partition("\n- ")[0]
+
+    assert {name for name in FACTS if f"`{name}`" not in keys} == set()
 
 
 def test_the_table_has_every_built_in_once_and_says_which_observe():
