@@ -15,6 +15,8 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Committed, Event, Gap
 from railbus.schemas.hooks import Hook
 
+from .rule import Rule, passes
+
 RING_EVENTS = 4096
 RING_BYTES = 64 * 2**20
 
@@ -81,6 +83,7 @@ class Observer:
     Args:
         lag: instead of losing events, let the run wait while so many (or `buffer_bytes`) have
             not been read. Who gives it must read on, or close it.
+        rules: it gets what all of them let pass.
 
     Attributes:
         closed: it takes no more events.
@@ -97,11 +100,12 @@ class Observer:
         buffer: int = RING_EVENTS,
         buffer_bytes: int = RING_BYTES,
         lag: int | None = None,
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ArgumentError(f"every must be an int of at least 1, got {every!r}")
         self.run_id = run_id
-        self._hooks = _hooks(hooks)
+        self._hooks, self.rules = _hooks(hooks), rules
         self._every = every
         self._window = Window(buffer if lag is None else lag, buffer_bytes)
         self._waits = lag is not None
@@ -113,9 +117,9 @@ class Observer:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
 
-    def wants(self, hook: Hook, ordinal: int) -> bool:
+    def wants(self, hook: Hook, ordinal: int, step: int = 0, epoch: int = 0) -> bool:
         """Whether it takes the `ordinal`-th event of `hook`; `every` thins out step hooks only."""
-        if hook not in self._hooks:
+        if hook not in self._hooks or not passes(self.rules, hook, step, epoch):
             return False
         return self._every == 1 or ordinal % self._every == 0 or not hook.is_step
 
@@ -260,8 +264,8 @@ class EventLog:
         self._observers: tuple[ref[Observer], ...] = ()
         self._lock = threading.Lock()
 
-    def append(self, entry: Committed) -> None:
-        """`entry` was committed; observers that want it get it."""
+    def append(self, entry: Committed, step: int = 0, epoch: int = 0) -> None:
+        """`entry` was committed at that step and epoch; observers that want it get it."""
         hook = entry.event.hook
         with self._lock:
             self._ring.push(entry)
@@ -272,7 +276,7 @@ class EventLog:
             observer = reference()
             if observer is None or observer.closed:
                 self._detach(reference)
-            elif observer.wants(hook, ordinal):
+            elif observer.wants(hook, ordinal, step, epoch):
                 try:
                     observer.offer(entry)
                 except BaseException as error:  # of a wait; the others get the event all the same
@@ -313,7 +317,9 @@ class EventLog:
         for entry in entries:
             hook = entry.event.hook
             ordinals[hook] += 1
-            if entry.event.seq >= since and observer.wants(hook, ordinals[hook]):
+            shown = entry.event.cb_params if observer.rules else {}
+            step, epoch = shown.get("cur_step_num", 0), shown.get("cur_epoch_num", 0)
+            if entry.event.seq >= since and observer.wants(hook, ordinals[hook], step, epoch):
                 observer.offer(entry)
 
     def _detach(self, gone: ref[Observer]) -> None:

@@ -164,7 +164,9 @@ class Publisher:
         while draft is not None:
             turn.event = event = self._event(draft)
             turn.error = draft.error
-            k = sequencer.open(event, time.monotonic())
+            counters = self.ledger.params
+            step, epoch = counters.get("cur_step_num", 0), counters.get("cur_epoch_num", 0)
+            k = sequencer.open(event, time.monotonic(), step, epoch)
             while k is not None:
                 turn.participant = participant = self._participants[k]
                 turn.worker = participant.worker(event.hook)
@@ -179,7 +181,7 @@ class Publisher:
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()
-            self._log.append(Committed(event, decision))
+            self._log.append(Committed(event, decision), step, epoch)
             try:
                 draft = drafts.send(decision)
             except StopIteration:

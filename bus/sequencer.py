@@ -15,9 +15,12 @@ from railbus.schemas.errors import RailbusError
 from railbus.schemas.events import Ack, Decision, Event, StopRequest
 from railbus.schemas.hooks import Hook, Mode
 
+from .rule import Rule
+
 Policy = Literal["raise", "stop", "detach"]
 POLICIES: tuple[Policy, ...] = ("raise", "stop", "detach")
 REMEMBERED = 64  # events whose acks are kept to tell a repeat from a conflict
+SUBSETS = 256  # combinations of rules whose participants are kept
 REFUSED = 1024  # acks without effect that are kept for inspection
 
 
@@ -25,13 +28,15 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     """A participant as the sequencer knows it.
 
     `hooks` are those it wants; `on_error` is the policy for an error or a missed deadline;
-    `deadline` is in seconds per event, None waits for ever. Names are unique within a run.
+    `deadline` is in seconds per event, None waits for ever; of its hooks it gets the events that
+    all `rules` let pass. Names are unique within a run.
     """
 
     name: str
     hooks: frozenset[Hook]
     on_error: Policy = "raise"
     deadline: float | None = None
+    rules: tuple[Rule, ...] = ()
 
 
 class Verdict(Enum):
@@ -107,7 +112,8 @@ class Sequencer:
         self.failure: tuple[Role, str] | None = None
         self.refused: deque[tuple[Verdict, Ack]] = deque(maxlen=REFUSED)
         self._attached = set(range(len(self.roles)))
-        self._wanting: dict[Hook, list[int]] = {}
+        self._wanting: dict[Hook, tuple[list[int], list[Rule]]] = {}
+        self._subsets: dict[tuple[Hook, tuple[bool, ...]], list[int]] = {}
         self._queue: list[int] = []
         self._since = 0.0
         self._acks: dict[int, Ack | None] = {}  # None is a plain ok
@@ -117,8 +123,11 @@ class Sequencer:
         self._outside: deque[tuple[str, str]] = deque()
         self._asked: dict[Mode, bool] = {"train": False, "eval": False}
 
-    def open(self, event: Event, now: float = 0.0) -> int | None:
-        """`event` begins; the first participant that wants it has the turn, and is returned."""
+    def open(self, event: Event, now: float = 0.0, step: int = 0, epoch: int = 0) -> int | None:
+        """`event` begins; the first participant that wants it has the turn, and is returned.
+
+        `step` and `epoch` are its `cur_step_num` and `cur_epoch_num`, for the rules.
+        """
         if self.event is not None:
             raise OutOfTurn(f"{event} opened while {self.event} is not committed")
         if event.seq != self.seq:
@@ -127,17 +136,29 @@ class Sequencer:
             self._asked["eval"] = False
         self.event, self._since = event, now
         self._acks, self._spoken = {}, False
-        self._queue = self.wanting(event.hook)[::-1]
+        self._queue = self.wanting(event.hook, step, epoch)[::-1]
         return self._queue[-1] if self._queue else None
 
-    def wanting(self, hook: Hook) -> list[int]:
-        """The attached participants that want `hook`, in order."""
+    def wanting(self, hook: Hook, step: int = 0, epoch: int = 0) -> list[int]:
+        """The attached participants that want `hook` there, in order."""
         found = self._wanting.get(hook)
         if found is None:
             roles = enumerate(self.roles)
-            found = [k for k, role in roles if k in self._attached and hook in role.hooks]
-            self._wanting[hook] = found
-        return found
+            able = [k for k, role in roles if k in self._attached and hook in role.hooks]
+            asked = (rule for k in able for rule in self.roles[k].rules if hook in rule.hooks)
+            found = self._wanting[hook] = able, list(dict.fromkeys(asked))
+        able, rules = found
+        if not rules:
+            return able
+        open_now = tuple([rule.lets(step, epoch) for rule in rules])
+        chosen = self._subsets.get((hook, open_now))
+        if chosen is None:
+            shut = {rule for rule, is_open in zip(rules, open_now, strict=True) if not is_open}
+            chosen = [k for k in able if shut.isdisjoint(self.roles[k].rules)]
+            if len(self._subsets) >= SUBSETS:
+                self._subsets.clear()
+            self._subsets[hook, open_now] = chosen
+        return chosen
 
     @property
     def turn(self) -> int | None:
@@ -193,7 +214,7 @@ class Sequencer:
         if k not in self._attached:
             return
         self._attached.discard(k)
-        self._wanting = {}
+        self._wanting, self._subsets = {}, {}
         self._detached.append(self.roles[k].name)
         if k in self._queue:
             self._queue.remove(k)

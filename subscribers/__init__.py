@@ -8,6 +8,7 @@ from .csv_logger import CSVLogger as CSVLogger
 from .device_monitor import DeviceMonitor as DeviceMonitor
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
+from .filters import between as between, every as every, once as once, when as when
 from .flops_utilization_collector import FlopsUtilizationCollector as FlopsUtilizationCollector
 from .history import History as History
 from .json_logger import JSONLogger as JSONLogger

@@ -177,11 +177,11 @@ def callback_list(callbacks: Any) -> list[Callback]:
             what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
             fix = "; make an instance of it" if isinstance(one, type) else ""
             raise CallbackTypeError(f"callbacks[{place}] must be a Callback, got {what}{fix}")
-        _refuse_misspelled(one)
+        refuse_misspelled(one)
     return given
 
 
-def _refuse_misspelled(callback: Callback) -> None:
+def refuse_misspelled(callback: Callback) -> None:
     """Methods that would never be called, or not with what a hook is called with."""
     hooks = [hook.value for hook in Hook]
     kind = type(callback).__name__

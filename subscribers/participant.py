@@ -18,6 +18,7 @@ from railbus.schemas.params import Ledger
 from .callback import Callback, hooks_of, overrides
 from .checks import seconds
 from .context import RunContext
+from .filters import Filter
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,13 @@ def role_of(name: str, callback: Callback) -> Role:
         raise ArgumentError(f"{name}.on_error must be one of {POLICIES}, got {policy!r}")
     if deadline is not None:
         deadline = seconds(f"{name}.deadline", deadline)
-    return Role(name=name, hooks=hooks_of(callback), on_error=policy, deadline=deadline)
+    return Role(
+        name=name,
+        hooks=hooks_of(callback),
+        on_error=policy,
+        deadline=deadline,
+        rules=callback.rules if isinstance(callback, Filter) else (),
+    )
 
 
 def _workers(

@@ -16,6 +16,7 @@ from railbus.schemas.params import Ledger
 
 from .callback import Callback
 from .context import RunContext, Save
+from .filters import kind_of
 from .lane import Lane, LoopWorker
 from .participant import CallbackParticipant, Tally
 from .views import Keeper
@@ -143,7 +144,7 @@ class Roster:
         with ExitStack() as stack:
             for callback in self.callbacks:
                 seated = _replacement(callback, callback.__enter__())
-                kind = type(seated).__name__
+                kind = kind_of(seated)
                 names[kind] += 1
                 name = kind if names[kind] == 1 else f"{kind}#{names[kind]}"
                 member = self._seat(name, seated, ledger, stop_requested)

@@ -1,9 +1,11 @@
 """The network at some events, on its way from the thread that trains to an observer."""
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from railbus.bus.rule import passes
+from railbus.bus.sequencer import Role
 from railbus.schemas.events import Event
 from railbus.schemas.hooks import Hook
 
@@ -18,20 +20,20 @@ class Views:
 
     Args:
         every: steps of training from one to the next.
-        hooks: those of the observer.
+        role: the observer's; what its rules shut out is not kept.
         waits: whether the run waits for room; otherwise the oldest handle makes room.
     """
 
-    def __init__(self, every: int, hooks: Collection[Hook], waits: bool) -> None:
+    def __init__(self, every: int, role: Role, waits: bool) -> None:
         self.every = every
-        self._hooks, self._waits = hooks, waits
+        self._role, self._waits = role, waits
         self._closed = False
         self._kept: dict[int, Any] = {}
         self._room = threading.Condition()
 
     def keep(self, event: Event, handle: Any) -> None:
         """The network at `event`, if the observer gets that."""
-        if event.hook not in self._hooks or self._closed:
+        if event.hook not in self._role.hooks or self._closed:
             return
         handle.params  # noqa: B018  # computed here and now
         with self._room:
@@ -41,6 +43,10 @@ class Views:
                 del self._kept[next(iter(self._kept))]
             if not self._closed:
                 self._kept[event.seq] = handle
+
+    def due(self, hook: Hook, step: int, epoch: int) -> bool:
+        """Whether the observer looks at the network there."""
+        return step % self.every == 0 and passes(self._role.rules, hook, step, epoch)
 
     def take(self, event: Event) -> Any:
         """The handle at `event`, None where none was kept; older ones go."""
@@ -72,5 +78,5 @@ class Keeper(Callback):
         """Keep those after the step, where it is time; no copy is made."""
         cb_params = run_context.original_args()
         for views in self._views:
-            if cb_params.cur_step_num % views.every == 0:
+            if views.due(Hook.TRAIN_STEP_END, cb_params.cur_step_num, cb_params.cur_epoch_num):
                 views.keep(run_context.event, cb_params.train_network)

@@ -50,11 +50,11 @@ class Watcher:
         _check(name, callback, self.role.hooks)
         waits = callback.lag is not None
         every = callback.needs.get("train_network")
-        self.views = Views(every, self.role.hooks, waits) if every else None
+        self.views = Views(every, self.role, waits) if every else None
         self._drain = seconds(f"{name}.drain_seconds", callback.drain_seconds)
         self.callback = callback
         self._context = ObserverContext(stop_requested, name)
-        self._observer = Observer(self.role.hooks, lag=callback.lag)
+        self._observer = Observer(self.role.hooks, lag=callback.lag, rules=self.role.rules)
         self._thread = threading.Thread(target=self._serve, name=f"railbus {name}", daemon=True)
         self._lock = threading.Lock()
         self._over = False
