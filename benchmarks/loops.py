@@ -15,7 +15,7 @@ from networks import Case, loss_fn, optimizer
 from timing import Candidate, timed
 
 from railbus.schemas.events import Event
-from railbus.subscribers import Callback, RunContext, SummaryCollector
+from railbus.subscribers import Callback, RunContext, SummaryCollector, every
 from railbus.trainer import ArrayDataset, RunAhead, Trainer
 from railbus.trainer.blocks import Outputs, Runner, choose
 from railbus.trainer.metrics import MetricSet
@@ -205,3 +205,8 @@ def plain(case: Case, data: ArrayDataset, limit: Limit) -> Candidate:
 def readers(count: int = 3) -> list[Callback]:
     """The three callbacks of the benchmarks."""
     return [ReadLoss() for _ in range(count)]
+
+
+def filtered(count: int = 10) -> list[Callback]:
+    """Callbacks that look at every 100th step only."""
+    return [every(100, ReadLoss()) for _ in range(count)]

@@ -6,7 +6,17 @@ import endurance
 import events
 import memory
 import peers
-from loops import Collected, Limit, Observed, Railbus, Schedule, Sleeper, plain, readers
+from loops import (
+    Collected,
+    Limit,
+    Observed,
+    Railbus,
+    Schedule,
+    Sleeper,
+    filtered,
+    plain,
+    readers,
+)
 from networks import LARGE, SMALL, Case
 from report import Row
 from timing import Figure, Rounds, interleave
@@ -19,6 +29,7 @@ FASTER_THAN_PLAIN = 2.0
 SLEEP, SLEEP_EVERY, ALLOWED_ASLEEP = 0.02, 100, 1.05
 EVENTS_PER_SECOND = 80_000
 ALLOWED_SCHEDULED = 2.0  # of lockstep
+ALLOWED_FILTERED = 1.10  # of a run without callbacks
 STATES = 3
 FLAT, STEADY = 1.02, 1.05
 
@@ -28,6 +39,7 @@ PLAIN, LOCKSTEP = "plain jitted loop, reads the loss", "lockstep, 3 callbacks"
 COLLECTED = "Railbus, 3 and a SummaryCollector"
 SCHEDULED = "learning rate set at every step"
 SCHEDULED_LOCKSTEP = "the same in lockstep"
+NONE, FILTERED = "Railbus, no callbacks", "Railbus, 10 callbacks every(100)"
 SLOW = f"a callback of {1000 * SLEEP:.0f} ms every {SLEEP_EVERY} steps"
 
 
@@ -54,6 +66,8 @@ class Network:
             self._candidates[COLLECTED] = collected.seconds
         if case.name == SMALL:
             self._candidates[BRIEF] = Railbus(case, data, readers(), 1).seconds
+            self._candidates[NONE] = Railbus(case, data, [], case.epochs).seconds
+            self._candidates[FILTERED] = Railbus(case, data, filtered(), case.epochs).seconds
             off, few = RunAhead.off(), case.few
             self._candidates[SCHEDULED] = Railbus(case, data, [Schedule()], few).seconds
             alone = Railbus(case, data, [Schedule()], few, off)
@@ -83,6 +97,9 @@ class Network:
         faster, least = found.ratio(PLAIN, RAILBUS), FASTER_THAN_PLAIN if name == SMALL else None
         yield Row(name, "plain loop / Railbus, 3 callbacks", faster, least=least)
         yield self._row(found, LOCKSTEP)
+        if FILTERED in self._candidates:
+            times = found.ratio(FILTERED, NONE)
+            yield Row(name, f"{FILTERED} / none", times, most=ALLOWED_FILTERED)
         if SCHEDULED in self._candidates:
             yield self._row(found, SCHEDULED)
             yield self._row(found, SCHEDULED_LOCKSTEP)

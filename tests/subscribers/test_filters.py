@@ -240,8 +240,8 @@ def test_a_checkpoint_can_be_filtered(tmp_path):
         (lambda: every(2, Heard(), "hours"), ArgumentError, "unit must be one of 'steps', 'epo"),
         (lambda: between(3, 3, Heard()), ArgumentError, "b must be above a, got a=3 and b=3"),
         (lambda: between(1, 2, Heard(), "seconds"), ArgumentError, "unit must be one of"),
-        (lambda: once(Heard), ArgumentTypeError, "callback must be a Callback, got type"),
-        (lambda: when(3, Heard()), ArgumentTypeError, "predicate must be callable"),
+        (lambda: once(*[Heard]), ArgumentTypeError, "callback must be a Callback, got type"),
+        (lambda: when(*[3, Heard()]), ArgumentTypeError, "predicate must be callable"),
         (lambda: when(Awaiting().on_train_step_end, Heard()), ArgumentTypeError, "plain def"),
     ],
 )
