@@ -24,10 +24,10 @@ from railbus.bus.rule import Rule
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.schemas.hooks import STEPS, Hook
 
-from .callback import Callback, hooks_of, overrides, refuse_misspelled
+from .callback import Callback, refuse_misspelled
 from .checks import count, function, seconds
 from .context import RunContext
-from .gates import Condition, Gate, Interval
+from .gates import Condition, Gate, Interval, gated
 
 EPOCHS = STEPS | {hook for hook in Hook if "_epoch_" in hook}
 OWN = frozenset({"rules", "gates", "state_dict", "load_state_dict", "__enter__", "__exit__"})
@@ -64,7 +64,7 @@ class Filter(Callback):
         own["_inner"] = inner
         own["rules"] = (*rules, *(one for one in more if isinstance(one, Rule)))
         own["gates"] = (*gates, *(one for one in more if not isinstance(one, Rule)))
-        own["_gated"] = _gated(inner, own["gates"])
+        own["_gated"] = gated(inner, own["gates"])
 
     def __getattribute__(self, name: str) -> Any:
         own = object.__getattribute__(self, "__dict__")
@@ -189,26 +189,3 @@ def _hooks(unit: str, *others: str) -> frozenset[Hook]:
 
 def _numbers(unit: str) -> Literal["steps", "epochs"]:
     return "steps" if unit == "steps" else "epochs"
-
-
-def _gated(inner: Callback, gates: tuple[Gate, ...]) -> dict[str, Callable[..., Any]]:
-    """The hooks of `inner` that some gate stands before, by name."""
-    return {
-        hook.value: _behind([gate for gate in gates if hook in gate.hooks], hook, inner)
-        for hook in hooks_of(inner)
-        if any(hook in gate.hooks for gate in gates)
-    }
-
-
-def _behind(gates: list[Gate], hook: Hook, inner: Callback) -> Callable[..., Any]:
-    name = hook.value if overrides(inner, hook.value) else hook.alias or hook.value
-    method = getattr(inner, name)
-
-    def call(run_context: RunContext) -> Any:
-        return method(run_context) if all(one.lets(hook, run_context) for one in gates) else None
-
-    async def acall(run_context: RunContext) -> None:
-        if all(one.lets(hook, run_context) for one in gates):
-            await method(run_context)
-
-    return acall if inspect.iscoroutinefunction(method) else call

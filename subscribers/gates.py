@@ -1,10 +1,12 @@
 """What a filter asks in the lane, where an event's number alone does not tell."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from railbus.schemas.hooks import Hook
 
+from .callback import Callback, hooks_of, overrides
 from .context import RunContext
 
 
@@ -91,3 +93,26 @@ class Condition:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """It remembers nothing."""
+
+
+def gated(inner: Callback, gates: tuple[Gate, ...]) -> dict[str, Callable[..., Any]]:
+    """The hooks of `inner` that some gate stands before, by name."""
+    return {
+        hook.value: _behind([gate for gate in gates if hook in gate.hooks], hook, inner)
+        for hook in hooks_of(inner)
+        if any(hook in gate.hooks for gate in gates)
+    }
+
+
+def _behind(gates: list[Gate], hook: Hook, inner: Callback) -> Callable[..., Any]:
+    name = hook.value if overrides(inner, hook.value) else hook.alias or hook.value
+    method = getattr(inner, name)
+
+    def call(run_context: RunContext) -> Any:
+        return method(run_context) if all(one.lets(hook, run_context) for one in gates) else None
+
+    async def acall(run_context: RunContext) -> None:
+        if all(one.lets(hook, run_context) for one in gates):
+            await method(run_context)
+
+    return acall if inspect.iscoroutinefunction(method) else call

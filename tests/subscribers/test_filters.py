@@ -1,5 +1,7 @@
 """Filters: which events arrive, and that everything else is the callback's own."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,6 +21,7 @@ from railbus.subscribers import (
 from railbus.trainer import RunAhead, Trainer
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(4)]
+WRONG: Any = (Callback, 3)
 CLOSING = ["train_begin", "train_end"]
 
 
@@ -240,8 +243,8 @@ def test_a_checkpoint_can_be_filtered(tmp_path):
         (lambda: every(2, Heard(), "hours"), ArgumentError, "unit must be one of 'steps', 'epo"),
         (lambda: between(3, 3, Heard()), ArgumentError, "b must be above a, got a=3 and b=3"),
         (lambda: between(1, 2, Heard(), "seconds"), ArgumentError, "unit must be one of"),
-        (lambda: once(*[Heard]), ArgumentTypeError, "callback must be a Callback, got type"),
-        (lambda: when(*[3, Heard()]), ArgumentTypeError, "predicate must be callable"),
+        (lambda: once(WRONG[0]), ArgumentTypeError, "callback must be a Callback, got type"),
+        (lambda: when(WRONG[1], Heard()), ArgumentTypeError, "predicate must be callable"),
         (lambda: when(Awaiting().on_train_step_end, Heard()), ArgumentTypeError, "plain def"),
     ],
 )
