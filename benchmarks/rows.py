@@ -89,7 +89,9 @@ class Network:
         if COLLECTED in self._candidates:
             yield self._row(found, COLLECTED)
             times = found.ratio(COLLECTED, RAILBUS)
-            beside = "its thread shares the cores with XLA on a CPU; 20 histograms in so short a run"
+            beside = (
+                "its thread shares the cores with XLA on a CPU; 20 histograms in so short a run"
+            )
             yield Row(name, f"{COLLECTED} / without it", times, beside=beside)
         if BRIEF in self._candidates:
             yield self._row(found, BRIEF, None, "blocks have hardly grown to their length")

@@ -24,7 +24,7 @@ from railbus.bus.rule import Rule
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.schemas.hooks import STEPS, Hook
 
-from .callback import Callback, refuse_misspelled
+from .callback import Callback, hooks_of, refuse_misspelled
 from .checks import count, function, seconds
 from .context import RunContext
 from .gates import Condition, Gate, Interval, gated
@@ -42,7 +42,7 @@ class Filter(Callback):
 
     Raises:
         ArgumentTypeError: `callback` is none.
-        ArgumentError: it has a method `on_...` that is no hook.
+        ArgumentError: it has a method `on_...` that is no hook, or none that this filters.
     """
 
     rules: tuple[Rule, ...]
@@ -60,6 +60,11 @@ class Filter(Callback):
         if not isinstance(inner, Callback):
             raise ArgumentTypeError(f"callback must be a Callback, got {type(inner).__name__}")
         refuse_misspelled(inner)
+        for one in more:
+            replaced = type(inner).__enter__ is not Callback.__enter__  # by whom is not known yet
+            if not (replaced or hooks_of(inner) & one.hooks):
+                fits = "" if one.hooks >= EPOCHS else "; unit='epochs' filters the epoch hooks, too"
+                raise ArgumentError(f"{type(inner).__name__} has no hook that this filters{fits}")
         own = object.__getattribute__(self, "__dict__")
         own["_inner"] = inner
         own["rules"] = (*rules, *(one for one in more if isinstance(one, Rule)))

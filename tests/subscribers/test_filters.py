@@ -12,6 +12,7 @@ from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.subscribers import (
     Callback,
     CheckpointConfig,
+    EarlyStopping,
     ModelCheckpoint,
     between,
     every,
@@ -251,3 +252,10 @@ def test_a_checkpoint_can_be_filtered(tmp_path):
 def test_wrong_arguments_are_refused_at_the_call(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_a_filter_of_hooks_that_the_callback_has_not_is_refused():
+    with pytest.raises(ArgumentError, match="EarlyStopping has no hook that this filters; unit="):
+        every(2, EarlyStopping())
+
+    assert every(2, EarlyStopping(), unit="epochs")
