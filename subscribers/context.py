@@ -5,6 +5,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
+
 from railbus.schemas.errors import ArgumentError, BusClosed, ObserverError
 from railbus.schemas.events import Event, StopRequest
 from railbus.schemas.hooks import Hook, Mode
@@ -162,6 +164,11 @@ class ObserverContext(RunContext):
     def __init__(self, stop_requested: Callable[[Mode], bool], by: str) -> None:
         super().__init__(Ledger(), stop_requested, by)
         self._seen: Snapshot | None = None
+
+    def hyperparams(self) -> dict[str, Any]:
+        """The numbers of numpy's in the snapshot: those that the optimizer injects are."""
+        shown = self.original_args().items()
+        return {name: value for name, value in shown if isinstance(value, np.generic)}
 
     def original_args(self) -> Snapshot:  # type: ignore[override]  # the read-only twin
         """`cb_params` as it was at the event."""

@@ -25,7 +25,8 @@ class CSVLogger(Callback):
     hyperparameters in `<stem>_steps<suffix>` beside it. A value that first comes later gets its
     column then, and the rows before it an empty cell (Keras' `CSVLogger` keeps the columns of the
     first row). Arrays are written as JSON. The files are closed when the run ends, however it
-    ends. A participant. `CSVLogger` in Keras and Lightning; MindSpore has none.
+    ends. An observer that misses nothing: the run waits where it is 4096
+    events behind. `CSVLogger` in Keras and Lightning; MindSpore has none.
 
     Args:
         path: the file; missing folders are made.
@@ -37,6 +38,8 @@ class CSVLogger(Callback):
         ArgumentTypeError, ArgumentError: for arguments that cannot work.
         OSError: a file cannot be written.
     """
+
+    observes, lag = True, 4096
 
     def __init__(
         self,

@@ -89,19 +89,16 @@ def test_without_append_each_run_begins_a_new_file(tmp_path):
     assert len(table(tmp_path / "log.csv")) == 1
 
 
-def test_the_file_is_whole_at_each_epoch_and_closed_by_an_exception(tmp_path):
-    seen = []
-
+def test_the_files_hold_what_was_committed_when_the_run_fails(tmp_path):
     class Fails(Callback):
         def on_train_epoch_end(self, run_context):
-            seen.append(len(table(tmp_path / "log.csv")))
             if run_context.original_args().cur_epoch_num == 2:
                 raise ArithmeticError("bad luck")
 
     with pytest.raises(ArithmeticError):
         make_trainer().train(3, DATA, [CSVLogger(tmp_path / "log.csv", every=1), Fails()])
 
-    assert seen == [1, 2]
+    assert len(table(tmp_path / "log.csv")) == 1
     assert len(table(tmp_path / "log_steps.csv")) == 8
 
 
