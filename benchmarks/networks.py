@@ -100,7 +100,7 @@ def cases(quick: bool) -> tuple[Case, Case, Case]:
         LARGE,
         lambda: Mlp((784, 512, 512, CLASSES)),
         (784,),
-        *((40, 1, 1) if quick else (938, 1, 1)),
+        *((40, 1, 1) if quick else (938, 2, 1)),
     )
     cnn = Case(CNN, Cnn, (28, 28, 1), *((10, 1, 1) if quick else (100, 1, 1)))
     return small(*((2, 1) if quick else (40, 4))), large, cnn

@@ -44,8 +44,8 @@ class Network:
         self._observed = Observed(case, data, readers(), case.epochs)
         lockstep = Railbus(case, data, readers(), case.few, RunAhead.off())
         # Those with a limit of their own stand next to the limit.
-        self._candidates = {RAILBUS: self._railbus.seconds, LIMIT: self._limit.seconds}
-        self._candidates[OBSERVED] = self._observed.seconds
+        self._candidates = {OBSERVED: self._observed.seconds, RAILBUS: self._railbus.seconds}
+        self._candidates[LIMIT] = self._limit.seconds
         self._asleep: list[float] = []
         if case.name == LARGE:
             self._add_slow(data)
