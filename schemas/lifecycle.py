@@ -149,7 +149,7 @@ def _training(plan: Plan, stops: _Stops) -> Moments:
     drop: tuple[str, ...] = ()
     counters = {"mode": "train", "cur_step_num": step, "cur_batch_num": 0, "batch_num": batch_num}
     stops.hear((yield Fire(Hook.TRAIN_BEGIN, counters)))
-    if resuming and place.batches is None and not stops.asked("train"):
+    if resuming and (place.batches is None or stops.asked("train")):
         yield Need.RESUME
     for epoch in range(plan.initial_epoch + 1, plan.epochs + 1):
         if stops.asked("train"):

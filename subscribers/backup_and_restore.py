@@ -1,6 +1,5 @@
 """`BackupAndRestore`: goes on with an interrupted run by itself."""
 
-import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from railbus.schemas.errors import ArgumentTypeError
 
 from .callback import Callback
+from .checkpoint_files import remove
 from .checks import count, flag, path as checked_path
 from .context import RunContext
 
@@ -15,11 +15,12 @@ from .context import RunContext
 class BackupAndRestore(Callback):
     """Keeps a backup of the run, and goes on with it when the run is started again; a participant.
 
-    At `on_train_epoch_end` or, with a number, at `on_train_step_end`: `<backup_dir>/backup.ckpt`,
-    which holds all that `ModelCheckpoint` saves. When a run begins and the backup is there, the run
-    goes on from it without `resume=`. At the end of a run that was completed the backup is deleted;
-    one that was stopped or has failed keeps it (Keras deletes it then, too). MindSpore's restores
-    the parameters and trains all epochs again.
+    At `on_train_epoch_end` or, with a number, at `on_train_step_end`:
+    `<backup_dir>/backup-<step>.ckpt`, which holds all that `ModelCheckpoint` saves; the one before
+    it goes once it is safe. When a run begins and a backup is there, the run goes on from it without
+    `resume=`. At the end of a run that was completed the backup is deleted; one that was stopped or
+    has failed keeps it (Keras deletes it then, too). MindSpore's restores the parameters and trains
+    all epochs again.
 
     MindSpore's and Keras' `BackupAndRestore`; Lightning has none (`ckpt_path="last"`).
 
@@ -38,10 +39,11 @@ class BackupAndRestore(Callback):
     ) -> None:
         if isinstance(save_freq, str) and save_freq != "epoch":
             raise ArgumentTypeError(f"save_freq must be 'epoch' or a number, got {save_freq!r}")
-        self._path = checked_path("backup_dir", backup_dir) / "backup.ckpt"
+        self._folder = checked_path("backup_dir", backup_dir)
         self._steps = 0 if isinstance(save_freq, str) else count("save_freq", save_freq, 1)
         self._deletes = flag("delete_checkpoint", delete_checkpoint)
         self._saving: Any = None
+        self._saved_step = 0
         self._completed = False
         if self._steps:
             self.needs = {"train_network": self._steps}
@@ -55,11 +57,12 @@ class BackupAndRestore(Callback):
         if error is None:
             self._settle()
         if self._completed and error is None and self._deletes:
-            shutil.rmtree(self._path, ignore_errors=True)
+            for _, path in self._backups():
+                remove(path)
 
     def on_train_begin(self, run_context: RunContext) -> None:
         """Start anew."""
-        self._saving, self._completed = None, False
+        self._saving, self._saved_step, self._completed = None, 0, False
 
     def on_train_step_end(self, run_context: RunContext) -> None:
         """Back up when it is time."""
@@ -80,13 +83,26 @@ class BackupAndRestore(Callback):
 
     def resume_point(self, latest: bool) -> Path | None:
         """The backup, if it is there."""
-        return self._path if self._path.exists() else None
+        return max(self._backups(), default=(0, None))[1]
 
     def _save(self, run_context: RunContext) -> None:
         self._settle()
-        self._saving = run_context.save_checkpoint(self._path)
+        step = run_context.original_args().cur_step_num
+        if step != self._saved_step:
+            path = self._folder / f"backup-{step}.ckpt"
+            self._saving, self._saved_step = run_context.save_checkpoint(path), step
 
     def _settle(self) -> None:
+        """Once a backup is safe, those before it go; not earlier, whenever the process is killed."""
         saving, self._saving = self._saving, None
-        if saving is not None and not saving.cancelled():
-            saving.result()
+        if saving is None or saving.cancelled():
+            return
+        safe = saving.result()
+        for _, path in self._backups():
+            if path != safe:
+                remove(path)
+
+    def _backups(self) -> list[tuple[int, Path]]:
+        paths = self._folder.glob("backup-*.ckpt") if self._folder.is_dir() else ()
+        named = [(path.stem.removeprefix("backup-"), path) for path in paths]
+        return [(int(step), path) for step, path in named if step.isdecimal()]

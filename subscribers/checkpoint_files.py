@@ -102,11 +102,17 @@ class Files:
         return max(range(len(self.kept)), key=badness)
 
     def _drop(self, place: int) -> None:
-        path = Path(self.kept.pop(place).path)
-        if path.is_dir():
-            rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(Path(self.kept.pop(place).path))
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint; whatever interrupts that, none that is half gone bears its name."""
+    if path.is_dir():
+        gone = path.with_name(f".{path.name}.gone")
+        rmtree(gone, ignore_errors=True)
+        rmtree(path.rename(gone), ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def free_prefix(folder: Path, prefix: str) -> str:
@@ -116,9 +122,13 @@ def free_prefix(folder: Path, prefix: str) -> str:
 
 
 def newest(folder: Path, prefix: str) -> Path | None:
-    """The newest checkpoint of `prefix`, whatever its number, from which a run can be resumed."""
+    """The newest checkpoint of `prefix`, whatever its number, from which a run can be resumed.
+
+    One that was saved on an exception holds no callbacks' states, so it counts only without others.
+    """
     found = [path for _, path in _of(folder, prefix) if path.suffix == ".ckpt"]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    whole = [path for path in found if not path.stem.endswith("_breakpoint")]
+    return max(whole or found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _of(folder: Path, prefix: str) -> list[tuple[int, Path]]:

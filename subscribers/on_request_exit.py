@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import signal
 import threading
 from collections.abc import Collection
@@ -13,6 +12,7 @@ from typing import Any
 from railbus.schemas.errors import ArgumentError
 
 from .callback import Callback
+from .checkpoint_files import remove
 from .checks import flag, path as checked_path
 from .context import RunContext
 
@@ -38,8 +38,9 @@ class OnRequestExit(Callback):
         file_name: of the checkpoint, without `_train.ckpt`.
         directory: of the checkpoint, made when needed.
         config_file: a JSON file that may ask to exit, `{"GracefulExit": 1}`.
-        sig: one signal or several; SIGKILL cannot be caught. Handlers can only be set by the main thread; a
-            run in another thread says so in the log, and its host calls `request()`.
+        sig: one signal or several; SIGKILL and SIGSTOP cannot be caught. Handlers can only be set
+            by the main thread; where callbacks run in another one, since the run does or since one
+            of them has a deadline, that is said in the log, and the host calls `request()`.
 
     Raises:
         ArgumentTypeError, ArgumentError: for arguments that cannot work.
@@ -78,7 +79,10 @@ class OnRequestExit(Callback):
             for one in self._signals:
                 self._handlers[one] = signal.signal(one, self._on_signal)
         elif self._signals:
-            logger.warning("signals are not handled: this is not the main thread; call request()")
+            logger.warning(
+                "signals are not handled: callbacks run in another thread than the main one, since the "
+                "run does or since one of them has a deadline; call request()"
+            )
         return self
 
     def __exit__(
@@ -91,7 +95,7 @@ class OnRequestExit(Callback):
         if self._saving is not None and not self._saving.cancelled() and error is None:
             self._saving.result()
         if self._completed and error is None:
-            shutil.rmtree(self._path, ignore_errors=True)
+            remove(self._path)
 
     def on_train_step_end(self, run_context: RunContext) -> None:
         """Stop and save if that was asked."""
@@ -148,6 +152,7 @@ def _signals(given: Any) -> tuple[int, ...]:
     for one in signals:
         if isinstance(one, bool) or not isinstance(one, int):
             raise ArgumentError(f"sig must be a signal or several, got {given!r}")
-        if one not in signal.valid_signals() or one == getattr(signal, "SIGKILL", None):
+        never = (getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP"))
+        if one not in signal.valid_signals() or one in never:
             raise ArgumentError(f"sig cannot be {one!r}: it cannot be caught")
     return signals

@@ -220,7 +220,7 @@ class RunLoop:
         self.ledger.publish({**kept, **self.traced.values})
         if "net_outputs" in kept:
             self._outputs["train"] = kept["net_outputs"]
-        self.step, self.batches = place.step, place.batches
+        self.step, self.epoch, self.batches = place.step, place.epoch, place.batches
 
     def _step(self) -> None:
         """The next step, from its block's outputs."""

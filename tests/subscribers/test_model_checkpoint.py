@@ -129,6 +129,24 @@ def test_a_run_that_fails_saves_where_it_was_if_asked(tmp_path):
     assert make().train(1, DATA, resume=tmp_path / name).step == 4
 
 
+def test_the_latest_is_one_with_the_callbacks_states_where_there_is_one(tmp_path):
+    def fail(run_context):
+        if run_context.original_args().cur_step_num == 7:
+            raise RuntimeError("no")
+
+    config = CheckpointConfig(3, exception_save=True)
+    with pytest.raises(RuntimeError, match="no"):
+        make().train(
+            3,
+            DATA,
+            [LambdaCallback(on_train_step_end=fail), ModelCheckpoint("net", tmp_path, config)],
+        )
+    again = make().train(3, DATA, ModelCheckpoint("net", tmp_path, config), resume="latest")
+
+    assert "net-2_3_breakpoint.ckpt" in names(tmp_path)
+    assert (again.step, again.stats.steps) == (12, 6)
+
+
 def test_functions_name_folder_and_file(tmp_path):
     saver = ModelCheckpoint(
         lambda cb_params: f"step{cb_params.cur_step_num}",
@@ -175,6 +193,7 @@ def test_two_in_one_list_keep_their_own_files(tmp_path):
         (BackupAndRestore, {"backup_dir": "a", "save_freq": "step"}),
         (BackupAndRestore, {"backup_dir": "a", "save_freq": 0}),
         (OnRequestExit, {"sig": signal.SIGKILL}),
+        (OnRequestExit, {"sig": (signal.SIGTERM, signal.SIGSTOP)}),
         (OnRequestExit, {"sig": "TERM"}),
         (OnRequestExit, {"file_name": "a/b"}),
     ],
@@ -217,7 +236,7 @@ def test_a_stopped_run_keeps_its_backup(tmp_path):
     )
     make().train(4, DATA, [stop, BackupAndRestore(tmp_path)])
 
-    assert names(tmp_path) == ["backup.ckpt"]
+    assert names(tmp_path) == ["backup-6.ckpt"]
     result = make().train(4, DATA, BackupAndRestore(tmp_path))
     assert (result.step, result.stats.steps) == (16, 10)
 
@@ -297,7 +316,9 @@ def test_in_another_thread_signals_are_left_alone_and_that_is_said(tmp_path, cap
         thread.join()
 
     assert signal.getsignal(signal.SIGTERM) is before
-    assert any("not the main thread" in record.getMessage() for record in caplog.records)
+    assert any(
+        "another thread than the main one" in record.getMessage() for record in caplog.records
+    )
 
 
 def test_a_lone_evaluation_leaves_after_its_step(tmp_path):

@@ -243,6 +243,28 @@ def test_nothing_to_resume_from_begins_anew(tmp_path):
     assert (result.status, result.step) == ("completed", 5)
 
 
+@pytest.mark.parametrize("number", [5, 7])
+def test_a_resumed_run_that_is_stopped_at_once_is_where_it_was(tmp_path, whole, number):
+    seen, wanted, result = whole
+    hook = "on_train_epoch_end" if number == 5 else "on_train_step_end"
+    make().fit(3, data(), data(), 1, Watch(hook, number, tmp_path / "a.ckpt", stop=True))
+
+    class Stops(Callback):
+        def on_train_begin(self, run_context):
+            run_context.request_stop()
+
+        def on_train_end(self, run_context):
+            run_context.save_checkpoint(tmp_path / "b.ckpt")
+
+    stopped = make().fit(3, data(), data(), 1, [Watch(), Stops()], resume=tmp_path / "a.ckpt")
+    trainer = make()
+    resumed = trainer.fit(3, data(), data(), 1, Watch(), resume=tmp_path / "b.ckpt")
+
+    assert (stopped.step, stopped.epoch) == (number, -(-number // 5))
+    assert last(trainer) == wanted
+    assert resumed.history == result.history
+
+
 def test_a_save_is_cut_after_its_own_event_and_before_the_next(tmp_path):
     """Callbacks behind the one that saves have seen that event, too."""
     path, last = tmp_path / "cut.ckpt", Watch()
