@@ -19,6 +19,7 @@ from .rule import Rule, passes
 
 RING_EVENTS = 4096
 RING_BYTES = 64 * 2**20
+INTERRUPT_POLL = 0.2  # seconds; one that comes just before a wait begins does not end it
 
 
 class Window:
@@ -131,8 +132,10 @@ class Observer:
         """
         with self._lock:
             try:
-                if self._waits:
-                    self._room.wait_for(lambda: self.closed or self._window.fits(entry))
+                while self._waits and not self._room.wait_for(
+                    lambda: self.closed or self._window.fits(entry), INTERRUPT_POLL
+                ):
+                    pass
             except BaseException:
                 self._waits = False
                 raise

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from railbus.bus.log import INTERRUPT_POLL
 from railbus.bus.rule import passes
 from railbus.bus.sequencer import Role
 from railbus.schemas.events import Event
@@ -37,9 +38,11 @@ class Views:
             return
         handle.params  # noqa: B018  # computed here and now
         with self._room:
-            if self._waits:
-                self._room.wait_for(lambda: self._closed or len(self._kept) < KEPT)
-            elif len(self._kept) == KEPT:
+            while self._waits and not self._room.wait_for(
+                lambda: self._closed or len(self._kept) < KEPT, INTERRUPT_POLL
+            ):
+                pass
+            if not self._waits and len(self._kept) == KEPT:
                 del self._kept[next(iter(self._kept))]
             if not self._closed:
                 self._kept[event.seq] = handle
