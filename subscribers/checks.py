@@ -30,11 +30,10 @@ def number(name: str, value: Any) -> float:
         ArgumentTypeError: it is no int or float; a bool is none either.
         ArgumentError: it is NaN or infinite.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentTypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
-    if not math.isfinite(value):
+    real = _real(name, value, "a number")
+    if not math.isfinite(real):
         raise ArgumentError(f"{name} must be finite, got {value}")
-    return float(value)
+    return real
 
 
 def seconds(name: str, value: Any) -> float:
@@ -44,11 +43,10 @@ def seconds(name: str, value: Any) -> float:
         ArgumentTypeError: it is no number.
         ArgumentError: it is not above 0.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentTypeError(f"{name} must be seconds, got {type(value).__name__} {value!r}")
-    if not value > 0:
+    real = _real(name, value, "seconds")
+    if not real > 0:
         raise ArgumentError(f"{name} must be above 0 s, got {value}")
-    return float(value)
+    return real
 
 
 def positive(name: str, value: Any) -> float:
@@ -58,11 +56,10 @@ def positive(name: str, value: Any) -> float:
         ArgumentTypeError: it is no number.
         ArgumentError: it is not above 0.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentTypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
-    if not value > 0:
+    real = _real(name, value, "a number")
+    if not real > 0:
         raise ArgumentError(f"{name} must be above 0, got {value}")
-    return float(value)
+    return real
 
 
 def flag(name: str, value: Any) -> bool:
@@ -99,3 +96,9 @@ def path(name: str, value: Any) -> Path:
     if not os.fspath(value).strip():
         raise ArgumentError(f"{name} must not be blank")
     return Path(value)
+
+
+def _real(name: str, value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(f"{name} must be {what}, got {type(value).__name__} {value!r}")
+    return float(value)
