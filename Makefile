@@ -25,7 +25,7 @@ check: $(READY) ## lint, check the format, the types and who imports whom
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports --no-logo
 
-bench: $(READY) ## measure what a step costs (about 6 minutes)
+bench: $(READY) ## measure what a step costs (about 8 minutes)
 	@$(BIN)/python benchmarks/bench.py
 
 bench-peers: $(READY) ## measure Keras too, and write benchmarks/RESULTS.md and its plot

@@ -19,7 +19,7 @@ from .rule import Rule, passes
 
 RING_EVENTS = 4096
 RING_BYTES = 64 * 2**20
-INTERRUPT_POLL = 0.2  # seconds; one that comes just before a wait begins does not end it
+INTERRUPT_POLL = 0.05  # seconds between two looks for an interrupt where a run waits
 
 
 class Window:

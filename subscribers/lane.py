@@ -19,6 +19,7 @@ from anyio import (
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import EventLoopToken, checkpoint, current_token
 
+from railbus.bus.log import INTERRUPT_POLL
 from railbus.bus.publisher import Answer, Turn, Walk, resume
 from railbus.schemas.events import Ack
 
@@ -26,7 +27,6 @@ from .participant import CallbackParticipant
 
 T = TypeVar("T")
 LOOP_SHARE = 0.005  # seconds that a burst of hooks may keep the event loop to itself
-INTERRUPT_POLL = 0.05  # seconds between looks while an interrupted run waits for its callback
 
 
 class _Job:

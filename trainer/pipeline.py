@@ -144,9 +144,8 @@ class Pipeline:
             self._begin(self._current)
             self._shut[self._mode(self._current)], self._changed = self._changed, False
         waits = bool(self._queue) and self._queue[0].passing is self._current
-        if begins:
-            if not (waits or self._current.here() or self._current.taken):
-                self._current.peek()  # says that there is nothing
+        if begins and not (waits or self._current.here() or self._current.taken):
+            self._current.peek()  # says that there is nothing
         return waits or self._current.here()
 
     def _begin(self, passing: Pass) -> None:
