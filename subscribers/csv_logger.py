@@ -4,19 +4,18 @@ import csv
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
-from .callback import Callback
 from .checks import count, flag, path as checked_path
+from .closing import Closing
 from .context import RunContext
 from .outputs import loss_of
 from .readings import MeanLoss, plain, results_of
 
 
-class CSVLogger(Callback):
+class CSVLogger(Closing):
     """Writes a row per epoch, and on request a row every so many steps, as CSV.
 
     At `on_train_epoch_end` a row with `epoch`, `step` (of the run), `loss` (mean of the epoch's
@@ -84,22 +83,6 @@ class CSVLogger(Callback):
         self._mean = MeanLoss()
         for table in self._tables():
             table.flush()
-
-    def on_train_end(self, run_context: RunContext) -> None:
-        """Close the files."""
-        self._close()
-
-    def on_exception(self, run_context: RunContext, error: BaseException) -> None:
-        """Close the files."""
-        self._close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
 
     def _row(self, run_context: RunContext, loss: float | None) -> dict[str, Any]:
         cb_params = run_context.original_args()

@@ -3,17 +3,16 @@
 import json
 import math
 import os
-from types import TracebackType
 from typing import Any, TextIO
 
-from .callback import Callback
 from .checks import count, flag, path as checked_path
+from .closing import Closing
 from .context import RunContext
 from .outputs import loss_of
 from .readings import MeanLoss, plain, results_of
 
 
-class JSONLogger(Callback):
+class JSONLogger(Closing):
     """Writes one JSON object per line: steps, epochs, and how the run ended.
 
     Each has `event`, `run_id`, `time` (seconds since the run's begin), `wall_time` (Unix seconds),
@@ -85,14 +84,6 @@ class JSONLogger(Callback):
     def on_exception(self, run_context: RunContext, error: BaseException) -> None:
         """How it ended; close the file."""
         self._end(run_context)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
 
     def _end(self, run_context: RunContext) -> None:
         cb_params = run_context.original_args()

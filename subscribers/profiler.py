@@ -2,18 +2,17 @@
 
 import logging
 import os
-from types import TracebackType
 
 from railbus.schemas.errors import ArgumentError, StateGone
 
-from .callback import Callback
 from .checks import count, path as checked_path
+from .closing import Closing
 from .context import RunContext
 
 logger = logging.getLogger(__name__)
 
 
-class Profiler(Callback):
+class Profiler(Closing):
     """Records what host and device do in the steps from `start_step` to before `stop_step`.
 
     The device runs ahead of the callbacks, so at `on_train_step_begin` of the first step it may
@@ -55,23 +54,7 @@ class Profiler(Callback):
     def on_train_step_end(self, run_context: RunContext) -> None:
         """End, when it is time."""
         if run_context.original_args().cur_step_num >= self._stop - 1:
-            self._end()
-
-    def on_train_end(self, run_context: RunContext) -> None:
-        """End, if the run was shorter."""
-        self._end()
-
-    def on_exception(self, run_context: RunContext, error: BaseException) -> None:
-        """End, so that what led here is written."""
-        self._end()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end()
+            self._close()
 
     def _begin(self, run_context: RunContext) -> None:
         import jax
@@ -85,7 +68,7 @@ class Profiler(Callback):
         jax.profiler.start_trace(self._directory)
         self._tracing = True
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         if self._tracing:
             import jax
 

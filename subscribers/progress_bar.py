@@ -1,10 +1,9 @@
 """`ProgressBar`: shows on the terminal how far a run is."""
 
-from types import TracebackType
 from typing import Any
 
-from .callback import Callback
 from .checks import count, seconds
+from .closing import Closing
 from .context import RunContext
 from .optional import optional
 from .outputs import loss_of
@@ -12,7 +11,7 @@ from .printing import say
 from .readings import MeanLoss, results_of, short
 
 
-class ProgressBar(Callback):
+class ProgressBar(Closing):
     """A live bar of the epoch: steps, loss, steps per second, time left; and of its validation.
 
     From `on_train_begin` to the run's end, however it ends. At `on_train_epoch_end` a line stays:
@@ -86,22 +85,6 @@ class ProgressBar(Callback):
             parts.append(f"{short(steps / spent)} steps/s")
         parts += [f"{name} {short(value)}" for name, value in results_of(cb_params).items()]
         say(f"{self._title}: {', '.join(parts)}")
-
-    def on_train_end(self, run_context: RunContext) -> None:
-        """Give the terminal back."""
-        self._close()
-
-    def on_exception(self, run_context: RunContext, error: BaseException) -> None:
-        """Give the terminal back."""
-        self._close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
 
     def _close(self) -> None:
         if self._bar is not None:

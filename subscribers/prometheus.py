@@ -1,19 +1,18 @@
 """`Prometheus`: a run's state for a Prometheus server to scrape."""
 
-from types import TracebackType
 from typing import Any
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
-from .callback import Callback
 from .checks import count
+from .closing import Closing
 from .context import RunContext
 from .optional import optional
 from .outputs import loss_of
 from .readings import plain, results_of
 
 
-class Prometheus(Callback):
+class Prometheus(Closing):
     """Keeps how far a run is and what it measured as Prometheus metrics.
 
     At every `on_train_*` hook but `on_train_step_begin`, and at `on_exception`. Values are only
@@ -100,14 +99,6 @@ class Prometheus(Callback):
     def on_exception(self, run_context: RunContext, error: BaseException) -> None:
         """Serve no longer."""
         self._seen(run_context)
-        self._close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
         self._close()
 
     def _define(self) -> None:
