@@ -182,8 +182,19 @@ class ObserverContext(RunContext):
         Raises:
             ObserverError: always.
         """
+        self._refuse("stop the run")
+
+    def save_checkpoint(self, path: str | Path, **_: Any) -> NoReturn:
+        """Refused.
+
+        Raises:
+            ObserverError: always.
+        """
+        self._refuse("save the run")
+
+    def _refuse(self, what: str) -> NoReturn:
         raise ObserverError(
-            "an observer cannot stop the run, its events have happened already; make the callback "
+            f"an observer cannot {what}, its events have happened already; make the callback "
             "a participant with observes = False",
             subscriber=self._by,
         )

@@ -196,6 +196,7 @@ def test_an_observer_cannot_stop_or_change_the_run():
             cb_params = run_context.original_args()
             for attempt in (
                 run_context.request_stop,
+                lambda: run_context.save_checkpoint("here.ckpt"),
                 lambda: cb_params.update(mine=1),
                 lambda: cb_params.__setitem__("learning_rate", 1.0),
                 lambda: setattr(cb_params, "learning_rate", 1.0),
@@ -206,7 +207,7 @@ def test_an_observer_cannot_stop_or_change_the_run():
                 refusals.append(caught.value)
 
     assert make_trainer().train(1, DATA, Tries()).status == "completed"
-    assert len(refusals) == 20
+    assert len(refusals) == 24
 
 
 def test_an_error_detaches_an_observer_and_is_logged_once(caplog):
