@@ -1,5 +1,6 @@
 """The event bus: the defined sequence, its commits, and observers of them."""
 
+from .about import About as About
 from .bus import EventBus as EventBus
 from .log import EventLog as EventLog, Observer as Observer
 from .publisher import (

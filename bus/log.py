@@ -15,6 +15,7 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Committed, Event, Gap
 from railbus.schemas.hooks import Hook
 
+from .about import About
 from .rule import Rule, passes
 
 RING_EVENTS = 4096
@@ -257,19 +258,24 @@ def _in_event_loop() -> bool:
 
 
 class EventLog:
-    """The committed events of one run: the newest in a ring, all of them to the observers."""
+    """The committed events of one run: the newest in a ring, all of them to the observers.
+
+    Attributes:
+        about: the run as it was set up; None before it begins.
+    """
 
     def __init__(self, run_id: str, events: int = RING_EVENTS, size: int = RING_BYTES) -> None:
         self.run_id = run_id
+        self.about: About | None = None
         self.ended = False
         self._ring = Window(events, size)
         self._ordinals: Counter[Hook] = Counter()
         self._observers: tuple[ref[Observer], ...] = ()
         self._lock = threading.Lock()
 
-    def append(self, entry: Committed, step: int = 0, epoch: int = 0) -> None:
-        """`entry` was committed at that step and epoch; observers that want it get it."""
-        hook = entry.event.hook
+    def append(self, entry: Committed) -> None:
+        """`entry` was committed; observers that want it get it."""
+        hook, step, epoch = entry.event.hook, entry.step, entry.epoch
         with self._lock:
             self._ring.push(entry)
             self._ordinals[hook] = ordinal = self._ordinals[hook] + 1
@@ -320,9 +326,8 @@ class EventLog:
         for entry in entries:
             hook = entry.event.hook
             ordinals[hook] += 1
-            shown = entry.event.cb_params if observer.rules else {}
-            step, epoch = shown.get("cur_step_num", 0), shown.get("cur_epoch_num", 0)
-            if entry.event.seq >= since and observer.wants(hook, ordinals[hook], step, epoch):
+            wanted = observer.wants(hook, ordinals[hook], entry.step, entry.epoch)
+            if entry.event.seq >= since and wanted:
                 observer.offer(entry)
 
     def _detach(self, gone: ref[Observer]) -> None:

@@ -181,7 +181,7 @@ class Publisher:
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()
-            self._log.append(Committed(event, decision), step, epoch)
+            self._log.append(Committed(event, decision, sequencer.spoken, step, epoch))
             try:
                 draft = drafts.send(decision)
             except StopIteration:

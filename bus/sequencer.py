@@ -227,6 +227,13 @@ class Sequencer:
         """Whether a stop of `mode` was asked so far, acks to the open event included."""
         return self._asked[mode]
 
+    @property
+    def spoken(self) -> tuple[Ack, ...]:
+        """Acks to the newest event that said more than ok, in the order of the list."""
+        if not self._spoken:
+            return ()
+        return tuple(ack for ack in self._acks.values() if ack is not None)
+
     def commit(self) -> Decision:
         """The event's last participant has acked: what the acks amount to."""
         event = self.event

@@ -98,7 +98,14 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a run's committed log: an event and what its acks amounted to."""
+    """One entry of a run's committed log: an event and what its acks amounted to.
+
+    `acks` are those that said more than ok, in the order of the list. `step` and `epoch` are the
+    event's `cur_step_num` and `cur_epoch_num`, 0 where it has none.
+    """
 
     event: Event
     decision: Decision
+    acks: tuple[Ack, ...] = ()
+    step: int = 0
+    epoch: int = 0

@@ -31,6 +31,7 @@ class RunLoop:
     Attributes:
         metrics, history, step, epoch: what the result shows.
         batches: steps of the present epoch whose end was committed; None between two epochs.
+        plan: the shape of the run.
         saver: cuts the run for checkpoints.
     """
 
@@ -47,7 +48,7 @@ class RunLoop:
         self.handles = handles
         self.traced = Traced(plan.mode, pipeline, self.handles)
         self.ledger = Ledger(self.traced.writes())
-        self._plan, self._program, self._pipeline, self._stats = plan, program, pipeline, stats
+        self.plan, self._program, self._pipeline, self._stats = plan, program, pipeline, stats
         self._moments = lifecycle(plan)
         self._moment: Fire | Need | None = next(self._moments)
         self._block: Block | None = None
@@ -61,7 +62,7 @@ class RunLoop:
     @property
     def trains(self) -> bool:
         """Whether it is more than a lone evaluation."""
-        return self._plan.mode == "train"
+        return self.plan.mode == "train"
 
     @property
     def steps_again(self) -> int:
@@ -172,7 +173,7 @@ class RunLoop:
     def _heed(self, hook: Hook, decision: Decision) -> None:
         """An event was committed: note how far the run is, apply what was patched."""
         if hook is Hook.TRAIN_EPOCH_BEGIN:
-            self.epoch = (self.epoch or self._plan.initial_epoch) + 1
+            self.epoch = (self.epoch or self.plan.initial_epoch) + 1
             self.batches = 0
         elif hook is Hook.EVAL_STEP_END:
             self._pipeline.commit()
@@ -212,7 +213,7 @@ class RunLoop:
 
     def _go_on(self) -> None:
         """Everything is where the interrupted run had it, whatever setting up has changed."""
-        start, place = self._start, self._plan.resumed
+        start, place = self._start, self.plan.resumed
         assert place is not None
         kept = {key: Live(unpack(packed), packed) for key, packed in self._resume().items()}
         self._pipeline.change(lambda _: start, between=False)
@@ -242,7 +243,7 @@ class RunLoop:
     def _results(self) -> dict[str, Any]:
         """Metrics of an evaluation; none where a stop came before its first batch."""
         metrics, self.metrics = self._measured
-        if self._plan.mode == "eval":
+        if self.plan.mode == "eval":
             self.metrics = metrics
             return {"metrics": metrics}
         return {"metrics": metrics, "eval_results": self.metrics}
@@ -259,6 +260,6 @@ class RunLoop:
         record: dict[str, Any] = {"epoch": self.epoch}
         if self.losses:
             record["loss"] = float(np.mean(self.losses))
-        if self._plan.validates(self.epoch):
+        if self.plan.validates(self.epoch):
             record.update(self.metrics)
         self.history.append(record)

@@ -5,12 +5,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import anyio
 from anyio import CancelScope, CapacityLimiter, create_task_group, to_thread
 from anyio.from_thread import start_blocking_portal
 
+from railbus.bus.about import About
 from railbus.bus.bus import EventBus, ungrouped
 from railbus.bus.log import EventLog, Observer
 from railbus.bus.publisher import Draft, Drafts, Publisher
@@ -19,6 +21,7 @@ from railbus.schemas.hooks import Hook, Mode
 from railbus.subscribers.callback import Callback, needs_of
 from railbus.subscribers.roster import Roster
 
+from .configuration import device
 from .loop import RunLoop
 from .program import TrainState
 from .result import RunResult, RunStats, Status
@@ -36,6 +39,7 @@ class Execution:
         begin: called with the loop before anything is entered; may refuse by raising.
         finish: called with the loop and its last state when the callbacks have been exited.
         cut: what an interrupted run left behind, if this one goes on with it.
+        config: the run's arguments, as JSON values.
     """
 
     def __init__(
@@ -48,8 +52,10 @@ class Execution:
         finish: Callable[[RunLoop, TrainState | None], None],
         stats: RunStats,
         cut: Cut | None = None,
+        config: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.run_id, self.loop, self.stats = run_id, loop, stats
+        self._config = config
         self.roster = Roster(callbacks)
         self._facts, self._begin, self._finish = facts, begin, finish
         self._resumed = cut
@@ -140,6 +146,15 @@ class Execution:
         number, before = (0, 0.0) if cut is None else (cut.incarnation + 1, cut.seconds)
         publisher = Publisher(log, self.roster.participants, self.loop.ledger, number, before)
         self._publisher = publisher
+        log.about = About(
+            run_id=self.run_id,
+            incarnation=number,
+            plan=self.loop.plan,
+            roles=tuple(one.role for one in self.roster.participants),
+            observers=tuple(one.role.name for one in self.roster.watchers),
+            device=device(),
+            config=self._config,
+        )
         self._pass_on()
         try:
             self.roster.watch(log, self.request_stop)

@@ -16,6 +16,7 @@ from railbus.subscribers.callback import Callback, needs_of, refuse_overwriting
 from .arguments import Arguments
 from .batches import BatchSource
 from .blocks import fed
+from .configuration import config_of
 from .cost import StepCost
 from .loop import RunLoop
 from .metrics import MetricSet
@@ -307,7 +308,11 @@ class Trainer:
         loop = RunLoop(plan, self._program, pipeline, handles, stats)
         facts = self._facts(arguments, callbacks, loop) | {"run_id": run_id}
         facts["dataset_sink_mode"] = bool(arrays)
-        return Execution(run_id, loop, callbacks, facts, self._begin, self._finish, stats, cut)
+        things = {"network": self.network, "loss_fn": self.loss_fn, "optimizer": self.optimizer}
+        config = config_of(arguments, settings, stats, self._seed, **things)
+        return Execution(
+            run_id, loop, callbacks, facts, self._begin, self._finish, stats, cut, config
+        )
 
     def _begin(self, loop: RunLoop) -> None:
         if not loop.trains:
