@@ -10,4 +10,6 @@ from .publisher import (
     Turn as Turn,
     Worker as Worker,
 )
+from .recording import Recording as Recording, Report as Report
+from .recover import Recovered as Recovered, recover as recover
 from .sequencer import Role as Role, Sequencer as Sequencer, Verdict as Verdict

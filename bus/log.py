@@ -4,7 +4,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from weakref import ref
 
 import anyio
@@ -64,7 +64,12 @@ class Window:
         return entry
 
 
-def _hooks(wanted: Collection[Hook | str] | None) -> frozenset[Hook]:
+def hooks_named(wanted: Collection[Hook | str] | None) -> frozenset[Hook]:
+    """The hooks of these names; None means all.
+
+    Raises:
+        ArgumentError: for another name.
+    """
     if isinstance(wanted, str):
         raise ArgumentError(f"hooks must be a collection of hooks, got the str {wanted!r}")
     try:
@@ -107,7 +112,7 @@ class Observer:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ArgumentError(f"every must be an int of at least 1, got {every!r}")
         self.run_id = run_id
-        self._hooks, self.rules = _hooks(hooks), rules
+        self._hooks, self.rules = hooks_named(hooks), rules
         self._every = every
         self._window = Window(buffer if lag is None else lag, buffer_bytes)
         self._waits = lag is not None
@@ -257,6 +262,25 @@ def _in_event_loop() -> bool:
     return True
 
 
+class Listener(Protocol):
+    """Who gets a log's entries: an `Observer` or a `Tap`."""
+
+    run_id: str | None
+    closed: bool
+
+    def wants(self, hook: Hook, ordinal: int, step: int = 0, epoch: int = 0) -> bool:
+        """Whether it takes the `ordinal`-th event of `hook`."""
+
+    def offer(self, entry: Committed) -> None:
+        """An event that it wants was committed."""
+
+    def miss(self, run_id: str, first: int, last: int) -> None:
+        """Events from before it attached are gone."""
+
+    def close(self) -> None:
+        """Nothing follows."""
+
+
 class EventLog:
     """The committed events of one run: the newest in a ring, all of them to the observers.
 
@@ -270,7 +294,7 @@ class EventLog:
         self.ended = False
         self._ring = Window(events, size)
         self._ordinals: Counter[Hook] = Counter()
-        self._observers: tuple[ref[Observer], ...] = ()
+        self._observers: tuple[ref[Listener], ...] = ()
         self._lock = threading.Lock()
 
     def append(self, entry: Committed) -> None:
@@ -293,7 +317,7 @@ class EventLog:
         if interrupt is not None:
             raise interrupt
 
-    def attach(self, observer: Observer, since: int | None) -> None:
+    def attach(self, observer: Listener, since: int | None) -> None:
         """Feed `observer` from event `since` on, out of the ring as far as it holds them."""
         with self._lock:
             if since is not None:
@@ -318,7 +342,7 @@ class EventLog:
         with self._lock:
             return list(self._ring.entries)
 
-    def _backfill(self, observer: Observer, since: int) -> None:
+    def _backfill(self, observer: Listener, since: int) -> None:
         entries = self._ring.entries
         if entries and entries[0].event.seq > since:
             observer.miss(self.run_id, since, entries[0].event.seq - 1)
@@ -330,6 +354,6 @@ class EventLog:
             if entry.event.seq >= since and wanted:
                 observer.offer(entry)
 
-    def _detach(self, gone: ref[Observer]) -> None:
+    def _detach(self, gone: ref[Listener]) -> None:
         with self._lock:
             self._observers = tuple(one for one in self._observers if one is not gone)

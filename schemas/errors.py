@@ -10,6 +10,7 @@ RailbusError
 ├── ArgumentTypeError   (TypeError)       an argument of the wrong type, found before anything runs
 ├── DatasetError        (ValueError)      a dataset that yields what cannot be trained on
 ├── CheckpointError     (ValueError)      a checkpoint that cannot be read or does not fit
+├── RecordingError      (ValueError)      a recording that is damaged, or cannot be made or read
 ├── StateGone           (RuntimeError)    the state of a step that `exact=False` has not kept
 ├── DeadlineExceeded    (TimeoutError)    a participant did not ack within its deadline
 ├── ObserverError       (RuntimeError)    an observer asks for what only participants can do
@@ -77,6 +78,10 @@ class DatasetError(RailbusError, ValueError):
 
 class CheckpointError(RailbusError, ValueError):
     """Raised when a checkpoint cannot be read or does not fit the network."""
+
+
+class RecordingError(RailbusError, ValueError):
+    """Raised where a recording is damaged, is none, or cannot be made."""
 
 
 class StateGone(RailbusError, RuntimeError):

@@ -22,6 +22,7 @@ from .on_request_exit import OnRequestExit as OnRequestExit
 from .profiler import Profiler as Profiler
 from .progress_bar import ProgressBar as ProgressBar
 from .prometheus import Prometheus as Prometheus
+from .recorder import Recorder as Recorder
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep

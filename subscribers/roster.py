@@ -17,6 +17,7 @@ from railbus.schemas.params import Ledger
 from .callback import Callback
 from .context import RunContext, Save
 from .filters import kind_of
+from .follower import Follower, FollowerWatcher
 from .lane import Lane, LoopWorker
 from .participant import CallbackParticipant, Tally
 from .views import Keeper
@@ -167,8 +168,10 @@ class Roster:
         self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
     ) -> CallbackParticipant | Watcher:
         if seated.observes:
-            self.watchers.append(Watcher(name, seated, stop_requested))
-            return self.watchers[-1]
+            follows = isinstance(seated, Follower)
+            watcher = (FollowerWatcher if follows else Watcher)(name, seated, stop_requested)
+            self.watchers.append(watcher)
+            return watcher
         self.participants.append(self._participant(name, seated, ledger, stop_requested))
         return self.participants[-1]
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from railbus.bus.log import EventLog, Observer
+from railbus.bus.tap import Tap
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Event, Gap
 from railbus.schemas.hooks import Hook, Mode
@@ -39,6 +40,8 @@ class Watcher:
             wrong `lag`, `drain_seconds` or `needs`.
     """
 
+    least_lag = 1
+
     def __init__(
         self, name: str, callback: Callback, stop_requested: Callable[[Mode], bool]
     ) -> None:
@@ -47,19 +50,23 @@ class Watcher:
         self.error: BaseException | None = None
         self.failure: BaseException | None = None
         self.revoked = False
-        _check(name, callback, self.role.hooks)
+        _check(name, callback, self.role.hooks, self.least_lag)
         waits = callback.lag is not None
         every = callback.needs.get("train_network")
         self.views = Views(every, self.role, waits) if every else None
         self._drain = seconds(f"{name}.drain_seconds", callback.drain_seconds)
         self.callback = callback
         self._context = ObserverContext(stop_requested, name)
-        self._observer = Observer(self.role.hooks, lag=callback.lag, rules=self.role.rules)
+        self._observer: Observer | Tap = self._listener()
         self._thread = threading.Thread(target=self._serve, name=f"railbus {name}", daemon=True)
         self._lock = threading.Lock()
         self._over = False
         self._next = 0
         self._until = 0.0
+
+    def _listener(self) -> Observer | Tap:
+        """What it gets the log's entries through."""
+        return Observer(self.role.hooks, lag=self.callback.lag, rules=self.role.rules)
 
     def start(self, log: EventLog, request_stop: Callable[[str, str], None]) -> None:
         """Follow the run from its first event."""
@@ -110,6 +117,7 @@ class Watcher:
             )
 
     def _serve(self) -> None:
+        assert isinstance(self._observer, Observer)
         for item in self._observer:
             with self._lock:
                 if self._over:
@@ -118,7 +126,7 @@ class Watcher:
             try:
                 self._hand(item)
             except BaseException as error:
-                self._fail(item, error)
+                self._fail("on_gap" if isinstance(item, Gap) else item, error)
                 return
 
     def _hand(self, item: Event | Gap) -> None:
@@ -139,14 +147,13 @@ class Watcher:
             self.tally.seconds += time.perf_counter() - since
             self._context._close()
 
-    def _fail(self, item: Event | Gap, error: BaseException) -> None:
+    def _fail(self, where: object, error: BaseException) -> None:
         """It gets nothing further; its policy acts."""
         name, policy = self.role.name, self.role.on_error
         self.tally.errors += 1
         self._observer.close()
         if self.views is not None:
             self.views.close()
-        where = "on_gap" if isinstance(item, Gap) else item
         logger.error("%s raised in %s, on_error=%r", name, where, policy, exc_info=error)
         if policy == "raise":
             self.error = error
@@ -154,9 +161,9 @@ class Watcher:
             self._request_stop(name, f"{name} failed: {type(error).__name__}: {error}")
 
 
-def _check(name: str, callback: Callback, hooks: frozenset[Hook]) -> None:
+def _check(name: str, callback: Callback, hooks: frozenset[Hook], least: int) -> None:
     if callback.lag is not None:
-        count(f"{name}.lag", callback.lag, 1)
+        count(f"{name}.lag", callback.lag, least)
     if callback.deadline is not None:
         raise ArgumentError(
             f"{name} observes and has a deadline, which only participants have; lag = None never "

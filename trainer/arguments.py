@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.lifecycle import Plan
 from railbus.subscribers.callback import Callback, callback_list, refuse_legacy
 from railbus.subscribers.checks import count
+from railbus.subscribers.recorder import Recorder
 
 from .batches import BatchSource
 from .resume import Cut
@@ -37,6 +39,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
     initial_epoch: Any = 0
     run_id: str | None = None
     resume: Any = None
+    record: str | Path | None = None
 
     @property
     def validates(self) -> bool:
@@ -48,9 +51,11 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
 
         Raises:
             CallbackTypeError: something in it is no `Callback`.
-            ArgumentError: `fit` with older hook names.
+            ArgumentError, ArgumentTypeError: `fit` with older hook names, or no path in `record`.
         """
         callbacks = callback_list(self.callbacks)
+        if self.record is not None:
+            callbacks.append(Recorder(self.record))
         if self.kind == "fit":
             refuse_legacy(callbacks)
         return callbacks

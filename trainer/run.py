@@ -40,6 +40,7 @@ class Execution:
         finish: called with the loop and its last state when the callbacks have been exited.
         cut: what an interrupted run left behind, if this one goes on with it.
         config: the run's arguments, as JSON values.
+        incarnation: counts the processes that carried the run on.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Execution:
         stats: RunStats,
         cut: Cut | None = None,
         config: Mapping[str, Any] = MappingProxyType({}),
+        incarnation: int = 0,
     ) -> None:
         self.run_id, self.loop, self.stats = run_id, loop, stats
-        self._config = config
+        self._config, self._incarnation = config, incarnation
         self.roster = Roster(callbacks)
         self._facts, self._begin, self._finish = facts, begin, finish
         self._resumed = cut
@@ -143,7 +145,7 @@ class Execution:
 
     def _drive(self, log: EventLog) -> None:
         cut = self._resumed
-        number, before = (0, 0.0) if cut is None else (cut.incarnation + 1, cut.seconds)
+        number, before = self._incarnation, 0.0 if cut is None else cut.seconds
         publisher = Publisher(log, self.roster.participants, self.loop.ledger, number, before)
         self._publisher = publisher
         log.about = About(
@@ -182,7 +184,7 @@ class Execution:
         assert publisher is not None
         cut = Cut(
             run_id=self.run_id,
-            incarnation=0 if self._resumed is None else self._resumed.incarnation + 1,
+            incarnation=self._incarnation,
             step=loop.step,
             epoch=loop.epoch,
             batches=loop.batches,

@@ -12,6 +12,7 @@ from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
 from railbus.schemas.hooks import Mode
 from railbus.subscribers.callback import Callback, needs_of, refuse_overwriting
+from railbus.subscribers.recorder import Recorder
 
 from .arguments import Arguments
 from .batches import BatchSource
@@ -104,6 +105,7 @@ class Trainer:
         *,
         run_id: str | None = None,
         resume: str | Path | None = None,
+        record: str | Path | None = None,
     ) -> RunResult:
         """Train from epoch `initial_epoch + 1` to `epoch`; works inside a running event loop too.
 
@@ -119,6 +121,7 @@ class Trainer:
                 one of the callbacks'; where there is none the run begins anew. The run is then
                 the one that it would have been, bit for bit, callbacks' states included; data
                 sets must give the same batches again.
+            record: directory of recordings; short for a `Recorder` at the end of the list.
 
         Raises:
             RailbusError: arguments, data or callbacks cannot work; nothing has run.
@@ -134,6 +137,7 @@ class Trainer:
             initial_epoch=initial_epoch,
             run_id=run_id,
             resume=resume,
+            record=record,
         )
         return carry_out(self.bus, self._prepare(arguments))
 
@@ -151,6 +155,7 @@ class Trainer:
         *,
         run_id: str | None = None,
         resume: str | Path | None = None,
+        record: str | Path | None = None,
     ) -> RunResult:
         """Train, and validate every `valid_frequency` epochs or at the epochs it lists.
 
@@ -175,6 +180,7 @@ class Trainer:
             initial_epoch=initial_epoch,
             run_id=run_id,
             resume=resume,
+            record=record,
         )
         return carry_out(self.bus, self._prepare(arguments))
 
@@ -185,6 +191,7 @@ class Trainer:
         dataset_sink_mode: bool = False,
         *,
         run_id: str | None = None,
+        record: str | Path | None = None,
     ) -> dict[str, Any]:
         """Evaluate; inside a hook of a run, the parameters at that event.
 
@@ -200,6 +207,7 @@ class Trainer:
             callbacks=callbacks,
             valid_sinking=dataset_sink_mode,
             run_id=run_id,
+            record=record,
         )
         return dict(carry_out(self.bus, self._prepare(arguments)).metrics)
 
@@ -218,6 +226,7 @@ class Trainer:
         initial_epoch: int = 0,
         run_id: str | None = None,
         resume: str | Path | None = None,
+        record: str | Path | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`train` beside the caller: `async with trainer.start_train(...) as run`."""
         arguments = Arguments(
@@ -228,6 +237,7 @@ class Trainer:
             initial_epoch=initial_epoch,
             run_id=run_id,
             resume=resume,
+            record=record,
         )
         return start(self.bus, self._prepare(arguments))
 
@@ -242,6 +252,7 @@ class Trainer:
         initial_epoch: int = 0,
         run_id: str | None = None,
         resume: str | Path | None = None,
+        record: str | Path | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`fit` beside the caller: `async with trainer.start_fit(...) as run`."""
         arguments = Arguments(
@@ -254,15 +265,25 @@ class Trainer:
             initial_epoch=initial_epoch,
             run_id=run_id,
             resume=resume,
+            record=record,
         )
         return start(self.bus, self._prepare(arguments))
 
     def start_eval(
-        self, valid_dataset: Any, callbacks: Any = None, *, run_id: str | None = None
+        self,
+        valid_dataset: Any,
+        callbacks: Any = None,
+        *,
+        run_id: str | None = None,
+        record: str | Path | None = None,
     ) -> AbstractAsyncContextManager[Run]:
         """`eval` beside the caller: `async with trainer.start_eval(...) as run`."""
         arguments = Arguments(
-            kind="eval", valid_dataset=valid_dataset, callbacks=callbacks, run_id=run_id
+            kind="eval",
+            valid_dataset=valid_dataset,
+            callbacks=callbacks,
+            run_id=run_id,
+            record=record,
         )
         return start(self.bus, self._prepare(arguments))
 
@@ -297,6 +318,10 @@ class Trainer:
     ) -> Execution:
         cut = None if point is None else point.cut
         run_id = arguments.checked_name(None if cut is None else cut.run_id)
+        incarnation = 0 if cut is None else cut.incarnation + 1
+        for one in callbacks:
+            if isinstance(one, Recorder):
+                incarnation = one.claim(run_id, incarnation)
         plan = arguments.plan(sources.get("train"), sources.get("eval"), settings.exact, cut)
         first = sources["train" if plan.mode == "train" else "eval"].peek()
         state, stats = self._state_for(self._program.inputs(first)), RunStats()
@@ -311,7 +336,16 @@ class Trainer:
         things = {"network": self.network, "loss_fn": self.loss_fn, "optimizer": self.optimizer}
         config = config_of(arguments, settings, stats, self._seed, **things)
         return Execution(
-            run_id, loop, callbacks, facts, self._begin, self._finish, stats, cut, config
+            run_id,
+            loop,
+            callbacks,
+            facts,
+            self._begin,
+            self._finish,
+            stats,
+            cut,
+            config,
+            incarnation,
         )
 
     def _begin(self, loop: RunLoop) -> None:

@@ -1,0 +1,128 @@
+"""Writing a run down: which file, when it is in it, when the next one begins (C9)."""
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Literal, get_args
+
+from railbus.schemas.events import Committed, Gap
+
+from .about import About
+from .recording import FOLDER, segment_name
+from .segment import LogLine, SegmentWriter
+
+Flush = Literal["lifecycle", "every", "durable"]
+FLUSHES: tuple[Flush, ...] = get_args(Flush)
+FLUSH_SECONDS = 0.5  # after which what was written is in the file
+ROTATE_BYTES = 64 << 20
+ROTATE_SECONDS = 600.0
+
+
+class Tape:
+    """The files of one incarnation of a run, written one after another.
+
+    Args:
+        directory: the run's.
+        flush: when an event is in its file: "lifecycle": with the next that is no step's, a stop,
+            64 more or half a second; "every": at once; "durable": at once and on the disk.
+        notes: what the files say of the run beside `about`, by topic.
+        rotate_bytes, rotate_seconds: at what size and age the next file begins.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        about: About,
+        flush: Flush,
+        notes: Mapping[str, Mapping[str, str]],
+        rotate_bytes: int = ROTATE_BYTES,
+        rotate_seconds: float = ROTATE_SECONDS,
+    ) -> None:
+        self._folder = directory / FOLDER
+        self._about, self._flush, self._notes = about, flush, notes
+        self._rotate_bytes, self._rotate_seconds = rotate_bytes, rotate_seconds
+        self._file: IO[bytes] | None = None
+        self._writer: SegmentWriter | None = None
+        self._opened = self._since = 0.0
+
+    def write(self, item: Committed | Gap | LogLine) -> None:
+        """The next of the run.
+
+        Raises:
+            OSError: the file cannot take it; nothing more should be written.
+        """
+        writer = self._writer or self._begin(item)
+        if not writer.pending:
+            self._since = time.monotonic()
+        writer.write(item)
+        if not isinstance(item, Committed):
+            return
+        if self._flush != "lifecycle":
+            self._flushed(writer)
+        elif not item.event.hook.is_step or item.decision.stops:
+            writer.flush()
+        else:
+            self.idle()
+        aged = time.monotonic() - self._opened > self._rotate_seconds
+        if aged or writer.size > self._rotate_bytes:
+            self.seal()
+
+    def idle(self) -> None:
+        """Called now and then: what has waited for long enough goes into the file."""
+        writer = self._writer
+        if writer is not None and writer.pending and time.monotonic() > self._since + FLUSH_SECONDS:
+            writer.flush()
+
+    def seal(self) -> None:
+        """Close the present file, with index and summary."""
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
+                writer.seal()
+                self._sync_folder()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file as it is."""
+        file, self._file, self._writer = self._file, None, None
+        if file is not None:
+            file.close()
+
+    def open(self, path: Path) -> IO[bytes]:
+        """A new file."""
+        return path.open("xb")
+
+    def _begin(self, item: Committed | Gap | LogLine) -> SegmentWriter:
+        first = (
+            item.event.seq
+            if isinstance(item, Committed)
+            else item.first
+            if isinstance(item, Gap)
+            else 0
+        )
+        path = self._folder / segment_name(self._about.incarnation, first)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = self.open(path)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._writer = SegmentWriter(self._file, self._about, self._notes)
+        self._opened = time.monotonic()
+        self._flushed(self._writer)
+        self._sync_folder()
+        return self._writer
+
+    def _flushed(self, writer: SegmentWriter) -> None:
+        writer.flush()
+        if self._flush == "durable" and self._file is not None:
+            os.fdatasync(self._file.fileno())
+
+    def _sync_folder(self) -> None:
+        if self._flush != "durable":
+            return
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
