@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ class DeviceMonitor(Callback):
 
     At `on_train_step_end`, every `every` steps counted over all epochs; each value is also an entry
     of its own name in `cb_params`, for the callbacks and events that follow. They are measured when
-    the callback runs, when the device may be some steps ahead of the event. Each run starts anew. A
-    participant. `DeviceStatsMonitor` in Lightning; MindSpore and Keras have none.
+    the callback runs, when the device may be some steps ahead of the event. Each run starts anew, a
+    resumed one goes on. A participant. `DeviceStatsMonitor` in Lightning; MindSpore and Keras have none.
 
     name                       | what
     ---------------------------+-------------------------------------------------------------------
@@ -57,6 +58,14 @@ class DeviceMonitor(Callback):
         cb_params.update(values)
         for name, value in {"step": cb_params.cur_step_num, **values}.items():
             self.history.setdefault(name, []).append(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was measured."""
+        return {"history": {name: list(values) for name, values in self.history.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.history = {name: list(values) for name, values in state["history"].items()}
 
     def _share(self) -> float:
         """By the clock of this process, as events may be handled later than they were."""

@@ -1,5 +1,8 @@
 """`FlopsUtilizationCollector`: how much of the device's computing power a run uses."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from railbus.schemas.errors import ArgumentError
 
 from .callback import Callback
@@ -81,6 +84,15 @@ class FlopsUtilizationCollector(Callback):
         self.mfu, self.hfu = self._model / each / self._peak, self._hardware / each / self._peak
         say(f"Train per step time: {each * 1e3:.3f} ms mfu:{self.mfu:.2%} hfu:{self.hfu:.2%}")
         self._seconds, self._steps = 0.0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time since the last line, in how many steps, and what that line said."""
+        return {"seconds": self._seconds, "steps": self._steps, "mfu": self.mfu, "hfu": self.hfu}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Measure on from there; what was between the two runs does not count."""
+        self._seconds, self._steps = state["seconds"], state["steps"]
+        self.mfu, self.hfu = state["mfu"], state["hfu"]
 
 
 def _known(flops: float | None) -> float:

@@ -1,5 +1,6 @@
 """`LearningRateMonitor`: keeps the learning rate and what else the optimizer injects."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from railbus.schemas.errors import ArgumentError
@@ -18,7 +19,7 @@ class LearningRateMonitor(Callback):
     At `on_train_step_end`, or at `on_train_epoch_end` for `every="epoch"`: the values as
     `cb_params` has them then. Of a schedule these are what the step has used; of a value that
     callbacks assign likewise, unless one listed before has already set the next one. Each run
-    starts anew. With `verbose` it prints `epoch: 1 step: 3, learning_rate: 0.01, momentum: 0.9`
+    starts anew, a resumed one goes on. With `verbose` it prints `epoch: 1 step: 3, learning_rate: 0.01, momentum: 0.9`
     (step within the epoch). A participant. `LearningRateMonitor` in Lightning; MindSpore and Keras
     have none.
 
@@ -41,13 +42,15 @@ class LearningRateMonitor(Callback):
             raise ArgumentError(f"every must be a number of steps or 'epoch', got {every!r}")
         self._every = 0 if every == "epoch" else count("every", every, 1)
         self._verbose = flag("verbose", verbose)
-        self._clear()
+        self.history: dict[str, list[Any]] = {}
+        self.steps: list[int] = []
+        self.epochs: list[int] = []
 
     def on_train_begin(self, run_context: RunContext) -> None:
         """Start anew; there must be something to keep."""
         if not run_context.hyperparams():
             raise ArgumentError(f"LearningRateMonitor finds no injected hyperparameter; {INJECT}")
-        self._clear()
+        self.history, self.steps, self.epochs = {}, [], []
 
     def on_train_step_end(self, run_context: RunContext) -> None:
         """Keep the step's, if it is due."""
@@ -59,6 +62,16 @@ class LearningRateMonitor(Callback):
         if not self._every:
             self._keep(run_context)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was kept."""
+        history = {name: list(values) for name, values in self.history.items()}
+        return {"history": history, "steps": list(self.steps), "epochs": list(self.epochs)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, in lists of its own."""
+        self.history = {name: list(values) for name, values in state["history"].items()}
+        self.steps, self.epochs = list(state["steps"]), list(state["epochs"])
+
     def _keep(self, run_context: RunContext) -> None:
         cb_params, values = run_context.original_args(), plain(run_context.hyperparams())
         self.steps.append(cb_params.cur_step_num)
@@ -69,8 +82,3 @@ class LearningRateMonitor(Callback):
             shown = ", ".join(f"{name}: {short(value)}" for name, value in values.items())
             where = f"epoch: {cb_params.cur_epoch_num} step: {cb_params.cur_batch_num}"
             say(f"{where}, {shown}")
-
-    def _clear(self) -> None:
-        self.history: dict[str, list[Any]] = {}
-        self.steps: list[int] = []
-        self.epochs: list[int] = []

@@ -1,5 +1,6 @@
 """`LossMonitor`: prints the loss, and stops a run whose loss is no number any more."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from railbus.schemas.params import CallbackParams
@@ -57,6 +58,14 @@ class LossMonitor(Callback):
         cb_params = run_context.original_args()
         if "epoch_num" not in cb_params:
             self._step(run_context, cb_params)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step that was printed last."""
+        return {"last": self._last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self._last = state["last"]
 
     def _step(self, run_context: RunContext, cb_params: CallbackParams) -> None:
         outputs = cb_params.net_outputs

@@ -1,5 +1,6 @@
 """`ProgressBar`: shows on the terminal how far a run is."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from .checks import count, seconds
@@ -41,6 +42,8 @@ class ProgressBar(Closing):
         self._bar = _Bar(console, self._refresh) if console.is_terminal else None
         self._epochs = run_context.original_args().epoch_num
         self._last: int | None = None
+        self._title, self._mean = "", MeanLoss()
+        self._began = self._ended = run_context.now()
 
     def on_train_epoch_begin(self, run_context: RunContext) -> None:
         """An empty bar for the epoch."""
@@ -86,6 +89,19 @@ class ProgressBar(Closing):
         parts += [f"{name} {short(value)}" for name, value in results_of(cb_params).items()]
         say(f"{self._title}: {', '.join(parts)}")
 
+    def state_dict(self) -> dict[str, Any]:
+        """The number of the last epoch, and what the present one has so far."""
+        spent = self._ended - self._began
+        loss = {"total": self._mean.total, "steps": self._mean.steps}
+        return {"last": self._last, "title": self._title, "spent": spent, "loss": loss}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; what was between the two runs does not count."""
+        self._last, self._title = state["last"], state["title"]
+        self._mean, self._began = MeanLoss(**state["loss"]), self._ended - state["spent"]
+        if self._bar is not None:
+            self._bar.rename(self._title)
+
     def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
@@ -117,6 +133,12 @@ class _Bar:
         for task in self._progress.task_ids:
             self._progress.remove_task(task)
         self._progress.add_task(title, total=total, note="")
+        self._progress.refresh()
+
+    def rename(self, title: str) -> None:
+        """The present bar, if there is one, goes by that title."""
+        for task in self._progress.task_ids:
+            self._progress.update(task, description=title)
         self._progress.refresh()
 
     def advance(self, completed: int, now: float, note: str = "") -> None:

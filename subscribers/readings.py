@@ -16,18 +16,18 @@ FACTS = (
 class MeanLoss:
     """The mean loss of an epoch's steps, as `RunResult.history` has it."""
 
-    def __init__(self) -> None:
-        self._total, self._steps = 0.0, 0
+    def __init__(self, total: float = 0.0, steps: int = 0) -> None:
+        self.total, self.steps = total, steps
 
     def add(self, loss: float) -> None:
         """One more step."""
-        self._total += loss
-        self._steps += 1
+        self.total += loss
+        self.steps += 1
 
     @property
     def value(self) -> float | None:
         """The mean; None before the first step."""
-        return self._total / self._steps if self._steps else None
+        return self.total / self.steps if self.steps else None
 
 
 def plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """`ThroughputMonitor`: how many steps and samples a second a run trains on."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ class ThroughputMonitor(Callback):
     48.59%` (step within the epoch). The time is the events' own, from one step's end to the next;
     validations, and what happens between epochs, are left out. Where the device runs ahead, times
     inside a block are interpolated, so a window much shorter than 50 ms says little. Each run
-    starts anew. A participant. `ThroughputMonitor` in Lightning, `SpeedMonitor` in Composer; in
+    starts anew, a resumed one goes on. A participant. `ThroughputMonitor` in Lightning, `SpeedMonitor` in Composer; in
     MindSpore see `TimeMonitor`; Keras has none.
 
     Args:
@@ -55,6 +56,7 @@ class ThroughputMonitor(Callback):
         self._peak = _maybe("peak_flops", peak_flops)
         if self._flops is not None and self._peak is None:
             raise ArgumentError("flops_per_step says nothing without peak_flops; give both")
+        self.history: dict[str, list[Any]] = {}
         self._clear()
 
     def on_train_begin(self, run_context: RunContext) -> None:
@@ -75,6 +77,18 @@ class ThroughputMonitor(Callback):
         if cb_params.cur_step_num % self._window == 0:
             self._measure(cb_params)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The rates so far, and what the present window holds."""
+        history = {name: list(values) for name, values in self.history.items()}
+        window = {"seconds": list(self._seconds), "samples": list(self._samples)}
+        return {"history": history, **window}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Measure on from there; what was between the two runs does not count."""
+        self.history = {name: list(values) for name, values in state["history"].items()}
+        self._seconds.extend(state["seconds"])
+        self._samples.extend(state["samples"])
+
     def _measure(self, cb_params: Any) -> None:
         seconds = sum(self._seconds)
         if seconds <= 0:
@@ -93,7 +107,7 @@ class ThroughputMonitor(Callback):
             say(f"{where}, {_shown(rates)}")
 
     def _clear(self) -> None:
-        self.history: dict[str, list[Any]] = {}
+        self.history = {}
         self._seconds: deque[float] = deque(maxlen=self._window)
         self._samples: deque[int] = deque(maxlen=self._window)
         self._since = 0.0

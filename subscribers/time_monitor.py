@@ -1,5 +1,8 @@
 """`TimeMonitor`: prints how long epochs take."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from .callback import Callback
 from .checks import count, flag
 from .context import RunContext
@@ -62,6 +65,14 @@ class TimeMonitor(Callback):
         """Print the evaluation's time."""
         self._print("Eval")
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the epoch has taken so far."""
+        return self._clocks["Train"].state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Measure on from there; what was between the two runs does not count."""
+        self._clocks["Train"].load_state_dict(state)
+
     def _print(self, mode: str) -> None:
         clock = self._clocks[mode]
         steps = self._size or clock.steps
@@ -91,3 +102,10 @@ class _Clock:
     def end_step(self, now: float) -> None:
         self.steps += 1
         self._last = now
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "waiting": self.waiting, "total": self.total}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.steps, self.waiting = state["steps"], state["waiting"]
+        self._begin = self._last - state["total"]
