@@ -168,7 +168,11 @@ class ObserverContext(RunContext):
     def hyperparams(self) -> dict[str, Any]:
         """The numbers of numpy's in the snapshot: those that the optimizer injects are."""
         shown = self.original_args().items()
-        return {name: value for name, value in shown if isinstance(value, np.generic)}
+        return {
+            name: value
+            for name, value in shown
+            if isinstance(value, np.generic) and value.dtype.kind in "fiuV"  # V: bfloat16
+        }
 
     def original_args(self) -> Snapshot:  # type: ignore[override]  # the read-only twin
         """`cb_params` as it was at the event."""

@@ -62,15 +62,6 @@ def loss_of(cb_params: Mapping[str, Any]) -> float | None:
     return None
 
 
-def hyperparams_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
-    """The numpy numbers: injected hyperparameters, and what callbacks have added as such."""
-    return {
-        name: float(value)
-        for name, value in cb_params.items()
-        if isinstance(value, np.generic) and value.dtype.kind in "fiuV"
-    }
-
-
 def scalars_of(cb_params: Mapping[str, Any]) -> dict[str, float]:
     """What the epoch's validation found, as far as it is single numbers; `{}` without one."""
     results = cb_params.get("eval_results", {})

@@ -13,7 +13,7 @@ from railbus.schemas.errors import ArgumentError
 from .checks import count, flag
 from .context import RunContext
 from .event_file import WritesEvents
-from .readings import FACTS, facts_of, hyperparams_of, leaves_of, loss_of, scalars_of
+from .readings import FACTS, facts_of, leaves_of, loss_of, plain, scalars_of
 from .summary_options import lineage_data, specified
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class SummaryCollector(WritesEvents):
             looks = steps // self.needs["train_network"]
             self._stride = max(1, -(-looks // MOST_TENSOR_STEPS))
         if self._collects("collect_train_lineage"):
-            self._json("hyperparameters", hyperparams_of(cb_params), run_context)
+            self._json("hyperparameters", plain(run_context.hyperparams()), run_context)
         if self._collects("collect_dataset_graph"):
             self._json("dataset_graph/auto", facts_of(cb_params, ["train_dataset"]), run_context)
         if self._collects("collect_graph"):
@@ -124,7 +124,7 @@ class SummaryCollector(WritesEvents):
             element = getattr(cb_params.get("train_dataset_element"), "summary", "")
             self._file.text("input_data/auto", element, step, run_context)
         if self._collects("collect_metric") and (step == 1 or step % self._freq == 0):
-            loss, values = loss_of(cb_params), hyperparams_of(cb_params)
+            loss, values = loss_of(cb_params), plain(run_context.hyperparams())
             self._scalars(values if loss is None else {"loss": loss, **values}, step, run_context)
         every = self.needs.get("train_network", 0) * self._stride
         if self._collects("histogram_regular") and step % every == 0:
@@ -166,7 +166,7 @@ class SummaryCollector(WritesEvents):
             facts = facts_of(cb_params, FACTS)
             facts |= {name: cb_params.get(name) for name in ("status", "stop_reason", "stop_by")}
             facts |= {"steps": cb_params.get("cur_step_num"), "loss": loss_of(cb_params)}
-            self._json("train_lineage", facts | hyperparams_of(cb_params), run_context)
+            self._json("train_lineage", facts | plain(run_context.hyperparams()), run_context)
         if self._collects("collect_eval_lineage") and self._results:
             self._json("eval_lineage", self._results, run_context)
         if self._custom:

@@ -5,7 +5,7 @@ from pathlib import Path
 from .checks import count
 from .context import RunContext
 from .event_file import WritesEvents
-from .readings import hyperparams_of, loss_of, scalars_of
+from .readings import loss_of, plain, scalars_of
 
 
 class TensorBoard(WritesEvents):
@@ -39,7 +39,7 @@ class TensorBoard(WritesEvents):
         step = cb_params.cur_step_num
         if step % self._every:
             return
-        loss, values = loss_of(cb_params), hyperparams_of(cb_params)
+        loss, values = loss_of(cb_params), plain(run_context.hyperparams())
         if loss is not None:
             values = {"loss": loss, **values}
         values = {f"train/{name}": value for name, value in values.items()}

@@ -9,7 +9,7 @@ from railbus.schemas.errors import ArgumentTypeError
 from .callback import Callback
 from .checks import count
 from .context import RunContext
-from .readings import facts_of, hyperparams_of, loss_of, scalars_of
+from .readings import facts_of, loss_of, plain, scalars_of
 
 
 class Tracker(ABC):
@@ -69,7 +69,7 @@ class Tracking(Callback):
     def on_train_begin(self, run_context: RunContext) -> None:
         """Start the tracker's run."""
         cb_params = run_context.original_args()
-        config = {**facts_of(cb_params), **hyperparams_of(cb_params), **self._config}
+        config = {**facts_of(cb_params), **plain(run_context.hyperparams()), **self._config}
         self._tracker.start(run_context.event.run_id, config, run_context.wall_time())
         self._started = True
 
@@ -78,7 +78,7 @@ class Tracking(Callback):
         cb_params = run_context.original_args()
         if cb_params.cur_step_num % self._every:
             return
-        loss, values = loss_of(cb_params), hyperparams_of(cb_params)
+        loss, values = loss_of(cb_params), plain(run_context.hyperparams())
         if loss is not None:
             values = {"loss": loss, **values}
         self._log("train", values, run_context)

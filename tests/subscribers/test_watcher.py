@@ -8,6 +8,7 @@ from types import FrameType
 
 import anyio
 import jax
+import ml_dtypes
 import numpy as np
 import optax
 import pytest
@@ -18,6 +19,7 @@ from railbus.subscribers import Callback
 from railbus.trainer import RunAhead, Trainer
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(4)]
+BFLOAT16 = ml_dtypes.bfloat16
 WAIT = 20.0  # seconds until a test gives up
 
 
@@ -184,6 +186,24 @@ def test_with_a_bounded_lag_no_more_events_than_that_wait():
     # One is in hand, three wait, and one more is with the run, which waits with it; epoch hooks,
     # which are not delivered, lie between.
     assert max(observer.distances) <= 1 + 3 + 1 + 2
+
+
+def test_an_observers_hyperparams_are_real_numbers_in_their_own_precision():
+    class Adds(Callback):
+        def on_train_begin(self, run_context):
+            values = {"flag": np.bool_(True), "wave": np.complex64(1j), "half": BFLOAT16(0.5)}
+            run_context.original_args().update(values, text="x", count=3)
+
+    class Reads(Callback):
+        observes = True
+
+        def on_train_epoch_begin(self, run_context):
+            self.found = run_context.hyperparams()
+
+    reads = Reads()
+    make_trainer().train(1, DATA, [Adds(), reads])
+
+    assert reads.found == {"learning_rate": np.float32(0.01), "half": BFLOAT16(0.5)}
 
 
 def test_an_observer_cannot_stop_or_change_the_run():
