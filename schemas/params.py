@@ -1,6 +1,5 @@
 """`cb_params`: what a callback reads and writes, and the ledger that turns writes into patches (C2)."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self, cast
 
@@ -9,12 +8,13 @@ import msgspec
 from .codec import entry, join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
 from .frozen import FrozenDict
+from .spelling import near
 
 # What the run itself publishes (MindSpore's names; `cur_batch_num` counts within the epoch).
 FACTS = frozenset(
     """
     run_id mode epoch_num batch_num cur_epoch_num cur_step_num cur_batch_num net_outputs metrics
-    eval_results network loss_fn optimizer eval_network train_dataset valid_dataset
+    eval_results metric_names network loss_fn optimizer eval_network train_dataset valid_dataset
     train_dataset_element eval_dataset_element parallel_mode device_number list_callback
     dataset_sink_mode status stop_reason stop_by stop_at
     """.split()
@@ -58,8 +58,7 @@ class _Attributes(dict[str, Any]):
             return f"the optimizer does not inject it; {INJECT}"
         if name in FACTS:
             return "the run sets it later, or this kind of run has none"
-        near = difflib.get_close_matches(name, self, n=3, cutoff=0.5)
-        return f"did you mean {', '.join(map(repr, near))}?" if near else f"it has {sorted(self)}"
+        return near(name, self) or f"it has {sorted(self)}"
 
 
 def _past(self: object, *args: object, **kwargs: object) -> NoReturn:

@@ -6,6 +6,7 @@ from typing import Any
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.schemas.params import CallbackParams
+from railbus.schemas.spelling import near
 
 from .checks import number
 from .outputs import loss_of
@@ -38,30 +39,31 @@ class Monitor:
         Raises:
             ArgumentError: it will never have the value.
         """
-        if self.name != "loss" and "valid_dataset" not in cb_params:
+        if self.name == "loss":
+            return
+        if "valid_dataset" not in cb_params:
             raise ArgumentError(
                 f"monitor {self.name!r} needs a validation, and this run has none; call fit with "
                 f"a valid_dataset, or monitor 'loss', the training loss"
+            )
+        known = cb_params.metric_names
+        if self.name not in known:
+            there, hint = ", ".join(map(repr, known)), near(self.name, [*known, "loss"])
+            raise ArgumentError(
+                f"monitor {self.name!r} is no result of this run's validations, which give {there}; "
+                f"there is also 'loss', the training loss{hint and f'; {hint}'}"
             )
 
     def value(self, cb_params: CallbackParams) -> float | None:
         """The value in `on_train_epoch_end`; None after an epoch without a step or a validation.
 
         Raises:
-            ArgumentError: the validation gave no such result, or one that is no number.
+            ArgumentError: it is no number.
         """
         if self.name == "loss":
             return loss_of(cb_params.net_outputs) if cb_params.cur_batch_num else None
         results = cb_params.get("eval_results")
-        if not results:
-            return None
-        if self.name not in results:
-            there = ", ".join(map(repr, sorted(results)))
-            raise ArgumentError(
-                f"monitor {self.name!r} is no result of this validation, which gave {there}; there "
-                f"is also 'loss', the training loss"
-            )
-        return _as_float(self.name, results[self.name])
+        return _as_float(self.name, results[self.name]) if results else None
 
 
 class Better:

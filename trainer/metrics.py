@@ -1,7 +1,6 @@
 """Metrics by name or by object: flax.nnx ones on the device, any other on the host."""
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
+from railbus.schemas.spelling import near
 
 State: TypeAlias = dict[str, nnx.State[Any, Any]]
 
@@ -162,9 +162,9 @@ def named(name: str) -> nnx.metrics.Metric:
     if name.lower() in NAMED:
         return NAMED[name.lower()]()
     known = [*NAMED, "top_<k>_accuracy"]
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ArgumentError(f"no metric is named {name!r}, expected one of {', '.join(known)}{hint}")
+    hint = near(name.lower(), known)
+    expected = f"{', '.join(known)}{hint and f'; {hint}'}"
+    raise ArgumentError(f"no metric is named {name!r}, expected one of {expected}")
 
 
 class MetricSet:

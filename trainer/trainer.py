@@ -391,6 +391,9 @@ class Trainer:
         }
         facts: dict[str, Any] = {"parallel_mode": "stand_alone", "device_number": 1}
         facts |= {name: live(name, it) for name, it in things.items() if it is not None}
+        if arguments.valid_dataset is not None:
+            loss = ("eval_loss",) if loop.trains else ()
+            facts["metric_names"] = list(dict.fromkeys((*self._metrics.names, *loss)))
         if loop.trains:
             facts["epoch_num"] = arguments.epoch - arguments.initial_epoch
             facts |= loop.traced.values | loop.handles.at(loop.here)

@@ -4,7 +4,13 @@ import math
 
 import pytest
 
-from railbus.subscribers import EarlyStopping
+from railbus.subscribers import (
+    EarlyStopping,
+    LambdaCallback,
+    ModelCheckpoint,
+    ReduceLROnPlateau,
+    Threshold,
+)
 from railbus.subscribers.monitor import Better
 
 from .scripted import DATA, Scripted, fit, make_trainer
@@ -42,9 +48,24 @@ def test_an_improvement_is_more_than_min_delta_and_nan_is_none():
     assert better(7.0, None) and not better(math.nan, None)
 
 
-def test_a_name_that_the_validation_does_not_give_is_an_error_naming_what_there_is():
-    with pytest.raises(ValueError, match="'f1' is no result .* gave 'accuracy', 'eval_loss'"):
-        fit(EarlyStopping("f1"), [0.5])
+@pytest.mark.parametrize(
+    "make",
+    [
+        EarlyStopping,
+        ReduceLROnPlateau,
+        lambda name: ModelCheckpoint(monitor=name),
+        lambda name: Threshold(name, above=1),
+    ],
+)
+def test_a_name_that_validations_will_not_give_is_refused_before_the_first_step(make):
+    steps = []
+    looks = LambdaCallback(on_train_step_begin=steps.append)
+
+    with pytest.raises(
+        ValueError, match="'val_accuracy' is no .* give 'accuracy', 'eval_loss'; .* mean 'accuracy'"
+    ):
+        fit([looks, make("val_accuracy")], [0.5])
+    assert steps == []
 
 
 def test_a_result_that_is_no_single_number_is_an_error():
@@ -68,3 +89,27 @@ def test_epochs_without_a_validation_do_not_count():
     result = trainer.fit(9, DATA, DATA, 3, stopping)
 
     assert (result.epoch, stopping.best_epoch) == (9, 3)
+
+
+def test_the_names_are_known_before_there_is_a_result():
+    names, results = [], []
+    keeps = LambdaCallback(
+        on_train_begin=lambda run: names.append(run.original_args().metric_names),
+        on_train_epoch_end=lambda run: results.append(list(run.original_args().eval_results)),
+        on_eval_begin=lambda run: names.append(run.original_args().metric_names),
+        on_eval_end=lambda run: results.append(list(run.original_args().metrics)),
+    )
+    fit(keeps, [0.5])
+    make_trainer({"mse", "loss"}).eval(DATA, keeps)
+
+    fits, alone = ["accuracy", "eval_loss"], ["loss", "mse"]
+    assert names == [fits, fits, alone]
+    assert results == [["accuracy"], fits, alone]
+
+
+def test_a_run_without_validation_has_no_names():
+    kept = []
+    keeps = LambdaCallback(on_train_begin=lambda run: kept.append(dict(run.original_args())))
+    make_trainer().train(1, DATA, keeps)
+
+    assert "metric_names" not in kept[0]

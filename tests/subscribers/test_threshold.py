@@ -54,7 +54,7 @@ def test_the_bound_itself_and_nan_cross_nothing():
 def test_a_run_that_never_has_the_value_is_refused():
     with pytest.raises(ValueError, match="needs a validation"):
         make_trainer().train(1, DATA, Threshold("accuracy", above=0.9))
-    with pytest.raises(ValueError, match="gave 'accuracy', 'eval_loss'"):
+    with pytest.raises(ValueError, match="give 'accuracy', 'eval_loss'"):
         fit(Threshold("accurcy", above=0.9), [0.5])
 
 
