@@ -1,5 +1,6 @@
 """`cb_params`: what a callback reads and writes, and the ledger that turns writes into patches (C2)."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self, cast
 
@@ -8,7 +9,9 @@ import msgspec
 from .codec import entry, join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
 from .frozen import FrozenDict
-from .spelling import near
+from .spelling import near, twin
+
+logger = logging.getLogger(__name__)
 
 # What the run itself publishes (MindSpore's names; `cur_batch_num` counts within the epoch).
 FACTS = frozenset(
@@ -168,6 +171,7 @@ class Ledger:
         self._snapshot: bytes | None = None
         self._patch: Patch = {}
         self._undo: dict[str, tuple[Any, bytes | None]] = {}
+        self._added: set[str] = set()
         self.params = self._facade({})
 
     def publish(self, changes: Mapping[str, Any], drop: Iterable[str] = ()) -> None:
@@ -236,6 +240,8 @@ class Ledger:
             kept = self.traced[key](value)
         else:
             self._check(key)
+            if key not in self.params:
+                self._warn(key)
             kept = value
         if type(kept) is not Live:
             packed = pack(kept, key)
@@ -272,6 +278,17 @@ class Ledger:
                 f"cb_params.{key} is the run's own and read-only; to end the run call "
                 f"run_context.request_stop()"
             )
+
+    def _warn(self, key: str) -> None:
+        """A new key of the callbacks' own, once: it may have been meant for a traced value."""
+        if key not in self._added and (meant := twin(key, self.traced)):
+            logger.warning(
+                "cb_params.%s is a key of your own, which the compiled step does not read; to change "
+                "the run assign cb_params.%s",
+                key,
+                meant,
+            )
+        self._added.add(key)
 
     def _store(self, key: str, value: Any, packed: bytes | None) -> None:
         if packed != self._entries.get(key):

@@ -76,6 +76,26 @@ def test_what_cannot_be_assigned_says_why_and_changes_nothing(ledger, name, valu
     assert ledger.snapshot() == before
 
 
+@pytest.mark.parametrize("name", ["lr", "LR", "learning_rates", "LearningRate", "learnign_rate"])
+def test_a_key_that_looks_like_a_traced_value_is_said_once(ledger, caplog, name):
+    ledger.open()
+    for value in (1, 2):
+        ledger.params[name] = value
+        del ledger.params[name]
+
+    (said,) = caplog.messages
+    assert said.startswith(f"cb_params.{name} is a key of your own")
+    assert said.endswith("assign cb_params.learning_rate")
+
+
+@pytest.mark.parametrize("name", ["mine", "first_learning_rate", "rate", "l"])
+def test_other_keys_of_ones_own_are_not_spoken_of(ledger, caplog, name):
+    ledger.open()
+    ledger.params[name] = 1
+
+    assert caplog.messages == []
+
+
 def test_values_that_are_too_much_together_are_refused_at_the_assignment(ledger):
     ledger.open()
     ledger.params.first = np.zeros(700_000, np.uint8)
