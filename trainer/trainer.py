@@ -1,7 +1,6 @@
 """`Trainer`: the public way to train, fit, evaluate and predict (DESIGN section 5)."""
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ from .batches import BatchSource
 from .blocks import fed
 from .configuration import config_of
 from .cost import StepCost
+from .forms import beside, metrics_of, result_of, waiting
 from .loop import RunLoop
 from .metrics import MetricSet
 from .network import FunctionalNetwork, Values, adapt
 from .program import Program, TrainState
-from .result import RunResult, RunStats
+from .result import RunStats
 from .resume import Point, find, read_state
-from .run import Execution, Run, carry_out, start
+from .run import Execution
 from .runahead import RunAhead, checked
 from .setup import pipeline_of, sources_of
 from .state import Handles, live
@@ -94,7 +94,7 @@ class Trainer:
         """The trained values as nested dicts of arrays; None before the first run."""
         return None if self._state is None else self._state.network.params
 
-    def train(
+    def _train(
         self,
         epoch: int,
         train_dataset: Any,
@@ -106,7 +106,7 @@ class Trainer:
         run_id: str | None = None,
         resume: str | Path | None = None,
         record: str | Path | None = None,
-    ) -> RunResult:
+    ) -> Arguments:
         """Train from epoch `initial_epoch + 1` to `epoch`; works inside a running event loop too.
 
         Args:
@@ -127,7 +127,7 @@ class Trainer:
             RailbusError: arguments, data or callbacks cannot work; nothing has run.
             BaseException: what a callback, the data or the program raised.
         """
-        arguments = Arguments(
+        return Arguments(
             kind="train",
             epoch=epoch,
             train_dataset=train_dataset,
@@ -139,9 +139,8 @@ class Trainer:
             resume=resume,
             record=record,
         )
-        return carry_out(self.bus, self._prepare(arguments))
 
-    def fit(
+    def _fit(
         self,
         epoch: int,
         train_dataset: Any,
@@ -156,7 +155,7 @@ class Trainer:
         run_id: str | None = None,
         resume: str | Path | None = None,
         record: str | Path | None = None,
-    ) -> RunResult:
+    ) -> Arguments:
         """Train, and validate every `valid_frequency` epochs or at the epochs it lists.
 
         Arguments and errors are those of `train`, and:
@@ -167,7 +166,7 @@ class Trainer:
         Raises:
             ArgumentError: a validation without metrics, or callbacks with older hook names.
         """
-        arguments = Arguments(
+        return Arguments(
             kind="fit",
             epoch=epoch,
             train_dataset=train_dataset,
@@ -182,9 +181,8 @@ class Trainer:
             resume=resume,
             record=record,
         )
-        return carry_out(self.bus, self._prepare(arguments))
 
-    def eval(
+    def _eval(
         self,
         valid_dataset: Any,
         callbacks: Any = None,
@@ -192,7 +190,7 @@ class Trainer:
         *,
         run_id: str | None = None,
         record: str | Path | None = None,
-    ) -> dict[str, Any]:
+    ) -> Arguments:
         """Evaluate; inside a hook of a run, the parameters at that event.
 
         Returns:
@@ -201,7 +199,7 @@ class Trainer:
         Raises:
             ArgumentError: the trainer has no metrics.
         """
-        arguments = Arguments(
+        return Arguments(
             kind="eval",
             valid_dataset=valid_dataset,
             callbacks=callbacks,
@@ -209,83 +207,16 @@ class Trainer:
             run_id=run_id,
             record=record,
         )
-        return dict(carry_out(self.bus, self._prepare(arguments)).metrics)
+
+    train, start_train = waiting(_train, result_of), beside(_train)
+    fit, start_fit = waiting(_fit, result_of), beside(_fit)
+    eval, start_eval = waiting(_eval, metrics_of), beside(_eval)
 
     def predict(self, *inputs: Any) -> Any:
         """The network's outputs in evaluation mode, on the device."""
         if self._training is not None:
             return self._program.predict(self._training.here.state.network, inputs)
         return self._program.predict(self._values(inputs), inputs)
-
-    def start_train(
-        self,
-        epoch: int,
-        train_dataset: Any,
-        callbacks: Any = None,
-        *,
-        initial_epoch: int = 0,
-        run_id: str | None = None,
-        resume: str | Path | None = None,
-        record: str | Path | None = None,
-    ) -> AbstractAsyncContextManager[Run]:
-        """`train` beside the caller: `async with trainer.start_train(...) as run`."""
-        arguments = Arguments(
-            kind="train",
-            epoch=epoch,
-            train_dataset=train_dataset,
-            callbacks=callbacks,
-            initial_epoch=initial_epoch,
-            run_id=run_id,
-            resume=resume,
-            record=record,
-        )
-        return start(self.bus, self._prepare(arguments))
-
-    def start_fit(
-        self,
-        epoch: int,
-        train_dataset: Any,
-        valid_dataset: Any = None,
-        valid_frequency: int | Collection[int] = 1,
-        callbacks: Any = None,
-        *,
-        initial_epoch: int = 0,
-        run_id: str | None = None,
-        resume: str | Path | None = None,
-        record: str | Path | None = None,
-    ) -> AbstractAsyncContextManager[Run]:
-        """`fit` beside the caller: `async with trainer.start_fit(...) as run`."""
-        arguments = Arguments(
-            kind="fit",
-            epoch=epoch,
-            train_dataset=train_dataset,
-            valid_dataset=valid_dataset,
-            valid_frequency=valid_frequency,
-            callbacks=callbacks,
-            initial_epoch=initial_epoch,
-            run_id=run_id,
-            resume=resume,
-            record=record,
-        )
-        return start(self.bus, self._prepare(arguments))
-
-    def start_eval(
-        self,
-        valid_dataset: Any,
-        callbacks: Any = None,
-        *,
-        run_id: str | None = None,
-        record: str | Path | None = None,
-    ) -> AbstractAsyncContextManager[Run]:
-        """`eval` beside the caller: `async with trainer.start_eval(...) as run`."""
-        arguments = Arguments(
-            kind="eval",
-            valid_dataset=valid_dataset,
-            callbacks=callbacks,
-            run_id=run_id,
-            record=record,
-        )
-        return start(self.bus, self._prepare(arguments))
 
     def _prepare(self, arguments: Arguments) -> Execution:
         """Check everything that can be checked before anything is compiled or entered."""
