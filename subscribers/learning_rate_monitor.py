@@ -18,7 +18,8 @@ class LearningRateMonitor(Callback):
 
     At `on_train_step_end`, or at `on_train_epoch_end` for `every="epoch"`: the values as
     `cb_params` has them then. Of a schedule these are what the step has used; of a value that
-    callbacks assign likewise, unless one listed before has already set the next one. Each run
+    callbacks assign likewise, unless one listed before has already set the next one, or
+    `RunAhead(exact=False)` lets it wait for the steps that are on the device. Each run
     starts anew, a resumed one goes on. With `verbose` it prints `epoch: 1 step: 3, learning_rate: 0.01, momentum: 0.9`
     (step within the epoch). A participant. `LearningRateMonitor` in Lightning; MindSpore and Keras
     have none.

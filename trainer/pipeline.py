@@ -196,6 +196,8 @@ class Pipeline:
     def commit(self) -> None:
         """The end of the step that was taken is committed: it will not be taken back."""
         self._open_step = False
+        if self._waiting and not self.bound():
+            self._pop()
 
     def change(self, apply: Callable[[TrainState], TrainState], between: bool) -> None:
         """From here on the run goes on with `apply` of its state.
@@ -221,6 +223,7 @@ class Pipeline:
         if self._runner.donate and self._queue and self._queue[0].mode == "train":
             self._base = self._queue[-1].end
             self._queue.clear()
+            self._settle()
         else:
             self._used -= self._open_step
             self._rewind()
@@ -270,10 +273,14 @@ class Pipeline:
             self._base, self._used = head.end, 0
             self._runner.release(head.mode, head.batches, head.outputs)
             self._pace.committed(head.mode)
-        if self._waiting and not self._queue:
-            for apply in self._waiting:
-                self._base = self._base._replace(state=apply(self._base.state))
-            self._waiting.clear()
+        if not self._queue:
+            self._settle()
+
+    def _settle(self) -> None:
+        """The steps that changes have waited for are done."""
+        for apply in self._waiting:
+            self._base = self._base._replace(state=apply(self._base.state))
+        self._waiting.clear()
 
     def _run_ahead(self) -> None:
         """Give the device what it can have beyond the oldest block.

@@ -28,7 +28,8 @@ class RunAhead:
         fuse: True for one program per block, False for a call per step, "auto" for a rule on
             device and program (`run.stats.form` says which and why). The two may differ in last bits.
         exact: False overwrites states, so that one is held in all. A stop or a change of a
-            traced value then takes effect only after the steps that are on the device already.
+            traced value then takes effect only after the steps that are on the device already;
+            `cb_params` shows a value from its assignment on, as it does any other (C2).
 
     Raises:
         ArgumentError, ArgumentTypeError: for values that cannot work.

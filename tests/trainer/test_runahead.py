@@ -521,6 +521,58 @@ def test_without_exactness_a_change_takes_effect_after_the_steps_on_the_device()
     assert np.array_equal(trainer.params["w"], reference.params["w"])
 
 
+def test_without_exactness_a_value_is_shown_from_its_assignment_on():
+    """As C2 says of every key; the first step that uses it is the first that comes after those."""
+    shown = []
+
+    def act(run_context, step):
+        params = run_context.original_args()
+        if step == 3:
+            params.learning_rate = 0.0
+        shown.append(float(params.learning_rate))
+
+    losses = Losses(act)
+    make(exact=False, block_steps=6, ahead=1).train(1, [(X[:4], Y[:4])] * 18, losses)
+    moved = [new != old for old, new in zip(losses.seen, losses.seen[1:], strict=False)]
+
+    assert shown == pytest.approx([0.1] * 2 + [0.0] * 16)
+    assert moved == [True] * 12 + [False] * 5
+
+
+def test_without_exactness_a_checkpoint_holds_a_change_that_waited_for_the_steps_before(tmp_path):
+    def run(resume=None, save=False):
+        def act(run_context, step):
+            if step == 3:
+                run_context.original_args().learning_rate = 0.01
+            if step == 6 and save:
+                run_context.save_checkpoint(tmp_path / "cut.ckpt")
+
+        losses, trainer = Losses(act), make(exact=False, block_steps=3, ahead=1)
+        losses.needs = {"train_network": 6}
+        trainer.train(1, data(), losses, resume=resume)
+        return losses.seen[-1], trainer.params["w"]
+
+    loss, params = run(save=True)
+
+    again, resumed = run(resume=tmp_path / "cut.ckpt")
+    assert again == loss
+    assert np.array_equal(params, resumed)
+
+
+def test_without_exactness_a_failed_run_leaves_a_change_that_was_committed():
+    def act(run_context, step):
+        if step == 3:
+            run_context.original_args().train_network = {"w": np.zeros((3, 1), np.float32)}
+        if step == 4:
+            raise LookupError("mine")
+
+    trainer = make(exact=False, block_steps=6)
+    with pytest.raises(LookupError):
+        trainer.train(1, data(), Losses(act))
+
+    assert not np.asarray(trainer.params["w"]).any()
+
+
 def test_without_exactness_the_state_is_there_where_it_was_declared_and_nowhere_else():
     found: dict[int, Any] = {}
 
