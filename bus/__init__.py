@@ -2,7 +2,8 @@
 
 from .about import About as About
 from .bus import EventBus as EventBus
-from .log import EventLog as EventLog, Observer as Observer
+from .log import EventLog as EventLog
+from .observer import Observer as Observer
 from .publisher import (
     Draft as Draft,
     Participant as Participant,

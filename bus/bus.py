@@ -10,8 +10,10 @@ from anyio import create_task_group
 from railbus.schemas.errors import ArgumentError, BusClosed
 from railbus.schemas.hooks import Hook
 
-from .log import RING_BYTES, RING_EVENTS, EventLog, Observer
+from .log import EventLog
+from .observer import Observer
 from .publisher import Worker
+from .window import RING_BYTES, RING_EVENTS
 
 ENDED_RUNS = 16  # logs of ended runs that stay readable
 

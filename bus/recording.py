@@ -15,7 +15,7 @@ from railbus.schemas.hooks import Hook
 from railbus.schemas.lifecycle import verify
 
 from .about import About
-from .log import hooks_named
+from .observer import hooks_named
 from .reader import Segment
 from .segment import COLUMNS, LogLine, acts
 

@@ -6,8 +6,9 @@ from collections import deque
 from railbus.schemas.events import Committed, Gap
 from railbus.schemas.hooks import Hook
 
-from .log import INTERRUPT_POLL, RING_BYTES
+from .observer import INTERRUPT_POLL
 from .rule import Rule
+from .window import RING_BYTES
 
 GATHER = 0.02  # seconds from a first entry to the taking of all that have come by then
 CROWD = 512  # entries that are taken at once

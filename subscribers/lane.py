@@ -19,7 +19,7 @@ from anyio import (
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import EventLoopToken, checkpoint, current_token
 
-from railbus.bus.log import INTERRUPT_POLL
+from railbus.bus.observer import INTERRUPT_POLL
 from railbus.bus.publisher import Answer, Turn, Walk, resume
 from railbus.schemas.events import Ack
 

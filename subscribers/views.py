@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from railbus.bus.log import INTERRUPT_POLL
+from railbus.bus.observer import INTERRUPT_POLL
 from railbus.bus.rule import passes
 from railbus.bus.sequencer import Role
 from railbus.schemas.events import Event

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from railbus.bus.log import EventLog, Observer
+from railbus.bus.log import EventLog
+from railbus.bus.observer import Observer
 from railbus.bus.tap import Tap
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Event, Gap

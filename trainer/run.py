@@ -14,7 +14,8 @@ from anyio.from_thread import start_blocking_portal
 
 from railbus.bus.about import About
 from railbus.bus.bus import EventBus, ungrouped
-from railbus.bus.log import EventLog, Observer
+from railbus.bus.log import EventLog
+from railbus.bus.observer import Observer
 from railbus.bus.publisher import Draft, Drafts, Publisher
 from railbus.schemas.errors import BusClosed
 from railbus.schemas.hooks import Hook, Mode

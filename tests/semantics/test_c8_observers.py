@@ -9,7 +9,8 @@ from anyio import to_thread
 from hypothesis import given, settings, strategies as st
 
 from railbus.bus import EventBus
-from railbus.bus.log import EventLog, Observer
+from railbus.bus.log import EventLog
+from railbus.bus.observer import Observer
 from railbus.schemas import Decision, Event, Gap, Hook, Plan
 from railbus.schemas.events import Committed
 
