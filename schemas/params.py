@@ -8,27 +8,11 @@ import msgspec
 
 from .codec import entry, join, pack, unpack
 from .errors import NotTraced, ParamError, ReadOnlyParam, SnapshotError
+from .facts import FACTS as FACTS, HYPERPARAMS, INJECT as INJECT, RESULTS
 from .frozen import FrozenDict
 from .spelling import near, twin
 
 logger = logging.getLogger(__name__)
-
-# What the run itself publishes (MindSpore's names; `cur_batch_num` counts within the epoch).
-FACTS = frozenset(
-    """
-    run_id mode epoch_num batch_num cur_epoch_num cur_step_num cur_batch_num net_outputs metrics
-    eval_results metric_names network loss_fn optimizer eval_network train_dataset valid_dataset
-    train_dataset_element eval_dataset_element parallel_mode device_number list_callback
-    dataset_sink_mode status stop_reason stop_by stop_at
-    """.split()
-)
-# Names that only make sense when the compiled step reads them.
-HYPERPARAMS = frozenset("learning_rate momentum weight_decay b1 b2 eps train_network".split())
-RESULTS = frozenset({"metrics", "eval_results"})  # of a validation
-INJECT = (
-    "build the optimizer with optax.inject_hyperparams, for example "
-    "optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)"
-)
 
 Write = Callable[[Any], Any]
 Patch = dict[str, bytes | None]
