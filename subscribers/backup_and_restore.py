@@ -1,5 +1,6 @@
 """`BackupAndRestore`: goes on with an interrupted run by itself."""
 
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from railbus.schemas.errors import ArgumentTypeError
 
 from .callback import Callback
-from .checkpoint_files import remove
+from .checkpoint_place import named, remove
 from .checks import count, flag, path as checked_path
 from .context import RunContext
 
@@ -103,6 +104,7 @@ class BackupAndRestore(Callback):
                 remove(path)
 
     def _backups(self) -> list[tuple[int, Path]]:
-        paths = self._folder.glob("backup-*.ckpt") if self._folder.is_dir() else ()
-        named = [(path.stem.removeprefix("backup-"), path) for path in paths]
-        return [(int(step), path) for step, path in named if step.isdecimal()]
+        found = [
+            (re.fullmatch(r"backup-([0-9]+)\.ckpt", one.name), one) for one in named(self._folder)
+        ]
+        return [(int(match[1]), path) for match, path in found if match]

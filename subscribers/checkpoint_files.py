@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, NamedTuple
 
 from .checkpoint_config import CheckpointConfig
+from .checkpoint_place import named, remove, standing
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +105,6 @@ class Files:
         remove(Path(self.kept.pop(place).path))
 
 
-def remove(path: Path) -> None:
-    """Delete a checkpoint; whatever interrupts that, none that is half gone bears its name."""
-    if path.is_dir():
-        gone = path.with_name(f".{path.name}.gone")
-        rmtree(gone, ignore_errors=True)
-        rmtree(path.rename(gone), ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def free_prefix(folder: Path, prefix: str) -> str:
     """`prefix`, or with the next free number behind it where files of it are there (MindSpore)."""
     taken = [number for number, _ in _of(folder, prefix)]
@@ -128,7 +118,7 @@ def newest(folder: Path, prefix: str) -> Path | None:
     """
     found = [path for _, path in _of(folder, prefix) if path.suffix == ".ckpt"]
     whole = [path for path in found if not path.stem.endswith("_breakpoint")]
-    return max(whole or found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return max(whole or found, key=lambda path: standing(path).stat().st_mtime_ns, default=None)
 
 
 def _of(folder: Path, prefix: str) -> list[tuple[int, Path]]:
@@ -136,5 +126,5 @@ def _of(folder: Path, prefix: str) -> list[tuple[int, Path]]:
         rf"{re.escape(prefix)}(?:_([0-9]+))?-(?:last|[0-9]+_[0-9]+(?:_breakpoint)?)"
         rf"\.(?:ckpt|safetensors)"
     )
-    paths = list(folder.iterdir()) if folder.is_dir() else []
-    return [(int(m[1] or 0), path) for path in paths if (m := pattern.fullmatch(path.name))]
+    matches = [(pattern.fullmatch(path.name), path) for path in named(folder)]
+    return [(int(match[1] or 0), path) for match, path in matches if match]

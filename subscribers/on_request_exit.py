@@ -12,7 +12,7 @@ from typing import Any
 from railbus.schemas.errors import ArgumentError
 
 from .callback import Callback
-from .checkpoint_files import remove
+from .checkpoint_place import remove, standing
 from .checks import flag, path as checked_path
 from .context import RunContext
 
@@ -119,7 +119,7 @@ class OnRequestExit(Callback):
 
     def resume_point(self, latest: bool) -> Path | None:
         """What was saved on exit, if it is there."""
-        return self._path if self._path.exists() else None
+        return self._path if standing(self._path).exists() else None
 
     def _stop(self, run_context: RunContext) -> None:
         run_context.request_stop(self._asked)

@@ -15,6 +15,7 @@ from railbus.schemas.errors import ArgumentError, CheckpointError
 from railbus.schemas.hooks import Mode
 from railbus.schemas.lifecycle import Place
 from railbus.subscribers.callback import Callback
+from railbus.subscribers.checkpoint_place import standing
 
 from .checkpoint import read_tree, write_tree
 from .program import TrainState
@@ -130,12 +131,12 @@ def find(resume: Any, callbacks: Sequence[Callback]) -> Point | None:
     if resume is not None and (not isinstance(resume, str | Path) or not str(resume)):
         raise ArgumentError(f"resume must be a checkpoint's path, 'latest' or None, got {resume!r}")
     if resume not in (None, "latest"):
-        if not Path(resume).exists():
+        if not standing(Path(resume)).exists():
             raise ArgumentError(f"resume={str(resume)!r} does not exist")
         return Point(Path(resume), read_cut(Path(resume)))
     found = [one.resume_point(resume == "latest") for one in callbacks]
     points = [Path(point) for point in found if point is not None]
-    newest = max(points, key=lambda point: point.stat().st_mtime_ns, default=None)
+    newest = max(points, key=lambda point: standing(point).stat().st_mtime_ns, default=None)
     if newest is None:
         if resume == "latest":
             logger.info("no checkpoint to go on with; the run begins anew")

@@ -20,6 +20,7 @@ from railbus.subscribers import (
     LambdaCallback,
     ModelCheckpoint,
     OnRequestExit,
+    StopAtStep,
 )
 from railbus.trainer import Trainer, load_checkpoint
 from railbus.trainer.checkpoint import read_metadata
@@ -201,6 +202,34 @@ def test_two_in_one_list_keep_their_own_files(tmp_path):
 def test_constructors_refuse_what_cannot_work(kind, arguments):
     with pytest.raises((TypeError, ValueError)):
         kind(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "name", "resume"),
+    [
+        (ModelCheckpoint, {"prefix": "net"}, "net-2_2.ckpt", "latest"),
+        (ModelCheckpoint, {"prefix": "net"}, "net-2_2.ckpt", "net-2_2.ckpt"),
+        (BackupAndRestore, {}, "backup-6.ckpt", None),
+        (OnRequestExit, {}, "Net_train.ckpt", None),
+    ],
+)
+def test_a_run_goes_on_from_a_checkpoint_that_was_being_replaced(
+    tmp_path, monkeypatch, kind, arguments, name, resume
+):
+    """The writer was killed while the one before was aside, and no other bore the name."""
+    monkeypatch.chdir(tmp_path)
+    folder = "backup_dir" if kind is BackupAndRestore else "directory"
+    saver, again = (kind(**arguments, **{folder: tmp_path}) for _ in range(2))
+    act = saver.request if kind is OnRequestExit else None
+    stop = StopAtStep(step=6) if act is None else Sends(6, act)
+    make().train(3, DATA, [stop, saver])
+    (tmp_path / name).rename(tmp_path / f".{name}.old")
+    for newer in tmp_path.glob("net-1_*"):
+        os.utime(newer, (0, 0))
+
+    result = make().train(3, DATA, again, resume=resume)
+
+    assert (result.status, result.step, result.stats.steps) == ("completed", 12, 6)
 
 
 # BackupAndRestore
