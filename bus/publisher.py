@@ -156,6 +156,7 @@ class Publisher:
             walk.close()
             if self.sequencer.event is not None:
                 self.sequencer.withdraw()
+                self.ledger.withdraw()
 
     def _walk(self, drafts: Drafts) -> Walk:
         sequencer = self.sequencer
@@ -181,6 +182,8 @@ class Publisher:
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()
+            if decision.patches:
+                self.ledger.commit()
             self._log.append(Committed(event, decision, sequencer.spoken, step, epoch))
             try:
                 draft = drafts.send(decision)

@@ -156,6 +156,7 @@ class Ledger:
         self._patch: Patch = {}
         self._undo: dict[str, tuple[Any, bytes | None]] = {}
         self._added: set[str] = set()
+        self._before: dict[str, tuple[Any, bytes | None]] = {}  # this event's patches
         self.params = self._facade({})
 
     def publish(self, changes: Mapping[str, Any], drop: Iterable[str] = ()) -> None:
@@ -182,30 +183,40 @@ class Ledger:
         return self._snapshot
 
     def kept(self) -> dict[str, bytes]:
-        """What callbacks have added and the last outputs, packed: a resumed run begins with it."""
+        """What callbacks have added, packed: a resumed run begins with it."""
         wanted = (key for key in self._entries if key not in FACTS and key not in self.traced)
-        found = {key: self._entries[key][len(entry(key, b"")) :] for key in wanted}
-        if "net_outputs" in self._entries:
-            found["net_outputs"] = self._entries["net_outputs"][len(entry("net_outputs", b"")) :]
-        return found
+        return {key: self._entries[key][len(entry(key, b"")) :] for key in wanted}
 
     def open(self) -> None:
         """A participant's hook begins: from here on writes belong to it."""
-        if self._undo:
-            self._patch, self._undo = {}, {}
         self.writing = True
 
     def close(self) -> Patch | None:
         """The hook has returned: what it wrote, or None where it wrote nothing."""
         self.writing = False
-        return self._patch or None
+        if not self._patch:
+            return None
+        self._before = {**self._undo, **self._before}
+        patch, self._patch, self._undo = self._patch, {}, {}
+        return patch
+
+    def commit(self) -> None:
+        """The event is committed: what was written at it stays."""
+        self._before = {}
+
+    def withdraw(self) -> None:
+        """The event is not committed: nothing that was written at it ever happened."""
+        self.revert()
+        for key, (value, packed) in self._before.items():
+            self._store(key, value, packed)
+        self._before = {}
 
     def revert(self) -> None:
         """The hook has failed: what it wrote never happened."""
         self.writing = False
         for key, (value, packed) in self._undo.items():
             self._store(key, value, packed)
-        self._patch = {}
+        self._patch, self._undo = {}, {}
 
     def renew(self) -> None:
         """Cut off whoever still holds the present `params`; the run goes on with a copy."""

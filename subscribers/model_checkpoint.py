@@ -25,7 +25,8 @@ class ModelCheckpoint(Callback):
     On the schedule at `on_train_step_end`: `<directory>/<prefix>-<epoch>_<step in epoch>.ckpt`, and
     at `on_train_end` the last step if it was not saved (a stopped run too). With `monitor` instead
     at `on_train_epoch_end`, when the value is among the best so far. With `exception_save` of the
-    config, also `..._breakpoint.ckpt` in `on_exception`. If files of the prefix are there when a
+    config, also `..._breakpoint.ckpt` in `on_exception`, named by the last step that was committed;
+    a run that fails before its first step has none. If files of the prefix are there when a
     run begins, the run's own get `<prefix>_1` and so on, so that nothing is overwritten.
 
     A file holds network, optimizer, random state, step and epoch, the place in the data and the
@@ -164,7 +165,7 @@ class ModelCheckpoint(Callback):
     def on_exception(self, run_context: RunContext, error: BaseException) -> None:
         """Save where the run has failed, if the config says so."""
         cb_params = run_context.original_args()
-        if self._config.exception_save and cb_params.get("cur_epoch_num"):
+        if self._config.exception_save and cb_params.get("cur_step_num"):
             self._save(run_context, self._files, ending="_breakpoint")
 
     def state_dict(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class RunLoop:
 
     Attributes:
         metrics, history, step, epoch: what the result shows.
+        resuming: an interrupted run goes on, and its callbacks are still setting themselves up.
         batches: steps of the present epoch whose end was committed; None between two epochs.
         plan: the shape of the run.
         saver: cuts the run for checkpoints.
@@ -43,8 +44,11 @@ class RunLoop:
         self.metrics: Mapping[str, Any] = {}
         self.history: list[dict[str, Any]] = []
         self.losses: list[float] = []
-        self.step, self.epoch = 0, plan.initial_epoch if plan.resumed else 0
+        self.resuming = plan.resumed is not None
+        self.step = 0 if plan.resumed is None else plan.resumed.step
+        self.epoch = plan.initial_epoch if plan.resumed else 0
         self.batches: int | None = None
+        self._batch_num = plan.batch_num
         self.handles = handles
         self.traced = Traced(plan.mode, pipeline, self.handles)
         self.ledger = Ledger(self.traced.writes())
@@ -55,6 +59,7 @@ class RunLoop:
         self._steps: TakenSteps | None = None
         self._measured: tuple[dict[str, Any], dict[str, Any]] = {}, {}
         self._outputs: dict[Mode, Live] = {}
+        self._shown: Live | None = None  # of the last training step whose end was committed
         self._start = pipeline.here.state
         self._stopped = False
         self._resume: Callable[[], Mapping[str, bytes]] = dict
@@ -74,15 +79,36 @@ class RunLoop:
         """What the run carries at the present event."""
         return self._pipeline.here
 
-    def data(self) -> dict[Mode, int]:
-        """Which epoch of each `ArrayDataset` the run is in or comes to next."""
-        return self._pipeline.epochs(inside=self.batches is not None)
+    @property
+    def counters(self) -> dict[str, int]:
+        """Those of the last training step whose end was committed."""
+        done = len(self.losses[: self.batches])
+        return {"cur_step_num": self.step, "cur_epoch_num": self.epoch, "cur_batch_num": done}
+
+    def committed(self) -> dict[str, Any]:
+        """Where the run is, as a `Cut` has it; nothing of an event that was not committed."""
+        inside = self.batches is not None
+        params = self.ledger.kept()
+        if self._shown is not None:
+            params["net_outputs"] = self._shown.packed
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "batch_num": self._batch_num,
+            "data": self._pipeline.epochs(inside),
+            "losses": self.losses[: self.batches],
+            "history": [one for one in self.history if not (inside and one["epoch"] == self.epoch)],
+            "metrics": dict(self.metrics),
+            "params": params,
+        }
 
     def resume_with(self, resume: Callable[[], Mapping[str, bytes]]) -> None:
         """An interrupted run goes on.
 
         Args:
-            resume: called once the callbacks have set themselves up; gives what `Ledger.kept` gave.
+            resume: called once the callbacks have set themselves up; gives the `params` of what
+                `committed` gave.
         """
         self._resume = resume
 
@@ -154,7 +180,6 @@ class RunLoop:
                 return {"net_outputs": self._outputs["eval"]}
             case Hook.TRAIN_EPOCH_BEGIN:
                 self._pipeline.enter("train")
-                self.losses = []
             case Hook.EVAL_EPOCH_BEGIN:
                 self._pipeline.enter("eval")
                 self._program.metrics.reset()
@@ -174,7 +199,8 @@ class RunLoop:
         """An event was committed: note how far the run is, apply what was patched."""
         if hook is Hook.TRAIN_EPOCH_BEGIN:
             self.epoch = (self.epoch or self.plan.initial_epoch) + 1
-            self.batches = 0
+            self.batches, self.losses = 0, []
+            self._batch_num = self.ledger.params["batch_num"]
         elif hook is Hook.EVAL_STEP_END:
             self._pipeline.commit()
         elif hook is Hook.TRAIN_STEP_END:
@@ -182,8 +208,10 @@ class RunLoop:
             self._pipeline.commit()
             self.step += 1
             self.batches += 1
+            self._shown = self._outputs["train"]
         elif hook is Hook.TRAIN_EPOCH_END:
             self.batches = None
+            self._batch_num = self.ledger.params["batch_num"]
         if not decision.goes_on:
             self._apply(hook, decision)
         if self.saver.due or self._stopped:
@@ -220,8 +248,9 @@ class RunLoop:
         self.traced.reset()
         self.ledger.publish({**kept, **self.traced.values})
         if "net_outputs" in kept:
-            self._outputs["train"] = kept["net_outputs"]
+            self._outputs["train"] = self._shown = kept["net_outputs"]
         self.step, self.epoch, self.batches = place.step, place.epoch, place.batches
+        self.resuming = False
 
     def _step(self) -> None:
         """The next step, from its block's outputs."""

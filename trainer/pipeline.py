@@ -70,6 +70,7 @@ class Pipeline:
         self._stopped = False
         self._changed = False
         self._open_step = False
+        self._inside: dict[Mode, int] = {}  # of the data of the passes that this epoch has begun
 
     @property
     def steps_again(self) -> int:
@@ -109,14 +110,13 @@ class Pipeline:
         """Which epoch of each `ArrayDataset` the run is in (`inside`) or comes to next."""
         sources = {mode: source for mode, source in self._sources.items() if source.plain}
         found: dict[Mode, int] = {mode: source.dataset.epoch for mode, source in sources.items()}
-        passing = self._current
-        if inside and passing is not None and passing.begun and passing.epoch is not None:
-            found[self._mode(passing)] = passing.epoch
-        return found
+        return found | self._inside if inside else found
 
     def enter(self, mode: Mode) -> None:
         """The run comes to its next pass over data; what is left of the present one never happens."""
         self._pop()
+        if mode == "train":
+            self._inside = {}
         if self._current is not None:
             if self._queue and self._queue[0].passing is self._current:
                 self._rewind()
@@ -161,6 +161,8 @@ class Pipeline:
                 if one.epoch is not None:
                     one.expect(one.source.dataset.epoch + len(same))
         passing.begin()
+        if passing.epoch is not None:
+            self._inside[self._mode(passing)] = passing.epoch
 
     def bound(self) -> bool:
         """Whether a training step is on the device that cannot be taken back."""

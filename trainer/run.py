@@ -172,9 +172,12 @@ class Execution:
 
     def _end(self) -> TrainState | None:
         """The state where the run has ended; after a failure it is what checkpoints get."""
-        if not self._saver.due:
-            return self.loop.end()
-        cut = self._cut(failed=True)
+        cut: bytes | None = None
+        if self._saver.due and not self.loop.resuming:
+            try:
+                cut = self._cut(failed=True)
+            except Exception as error:
+                self._saver.refuse(error)
         state = self.loop.end()
         self._saver.failed(state, cut)
         return state
@@ -186,16 +189,8 @@ class Execution:
         cut = Cut(
             run_id=self.run_id,
             incarnation=self._incarnation,
-            step=loop.step,
-            epoch=loop.epoch,
-            batches=loop.batches,
-            batch_num=loop.ledger.params.get("batch_num"),
             seconds=publisher.now,
-            data=loop.data(),
-            losses=list(loop.losses),
-            history=list(loop.history),
-            metrics=dict(loop.metrics),
-            params=loop.ledger.kept(),
+            **loop.committed(),
             callbacks=None if failed else self.roster.state_dicts(),
         )
         return pack(cut)
@@ -214,7 +209,7 @@ class Execution:
     def _publish_exception(self, publisher: Publisher, error: BaseException) -> None:
         """The terminal event of a run that failed; a second error must not hide the first."""
         try:
-            publisher.publish(_last_words(error, publisher.failed_by))
+            publisher.publish(_last_words(error, publisher.failed_by, self.loop))
         except BaseException as another:
             logger.error("on_exception of run %s failed", self.run_id, exc_info=another)
 
@@ -230,8 +225,9 @@ class Execution:
             self._error = error
 
 
-def _last_words(error: BaseException, by: str | None) -> Drafts:
-    changes = {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
+def _last_words(error: BaseException, by: str | None, loop: RunLoop) -> Drafts:
+    changes: dict[str, Any] = loop.counters if loop.trains and loop.epoch else {}
+    changes |= {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
     if by is not None:
         changes["stop_by"] = by
     yield Draft(Hook.EXCEPTION, changes, error=error)

@@ -77,15 +77,15 @@ class Saver:
             if self._asked:
                 self._serve(*(self._stopped or (self._here(), self._cut())))
         except Exception as error:
-            self._refuse(error)
+            self.refuse(error)
 
-    def failed(self, state: TrainState | None, cut: bytes) -> None:
-        """The run has failed and left that state behind, unless it is lost."""
-        if state is not None:
+    def failed(self, state: TrainState | None, cut: bytes | None) -> None:
+        """The run is over; where it has failed, it left that behind, unless it is lost."""
+        if state is not None and cut is not None:
             self._serve(state, cut)
         self.drop()
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         """The run cannot be cut: that is said to those who asked, if any."""
         for one in self._asked:
             one.done.set_exception(error)

@@ -140,3 +140,20 @@ def test_whoever_was_cut_off_cannot_write_any_more(ledger):
         old.mine = 1
     ledger.params.mine = 2
     assert "mine" not in old
+
+
+def test_an_event_that_is_withdrawn_takes_the_writes_of_all_its_hooks_with_it():
+    ledger = Ledger()
+    ledger.open()
+    ledger.params.kept = 1
+    ledger.close()
+    ledger.commit()
+    for value in (2, 3):
+        ledger.open()
+        ledger.params.kept, ledger.params.gone = value, value
+        ledger.close()
+
+    ledger.withdraw()
+
+    assert dict(ledger.params) == {"kept": 1}
+    assert unpack(ledger.snapshot()) == {"kept": 1}

@@ -115,6 +115,8 @@ def test_a_file_that_cannot_be_written_fails_the_run_and_names_it(tmp_path):
 
 
 def test_a_run_that_fails_saves_where_it_was_if_asked(tmp_path):
+    """Its name and notes said the step that had begun; what it holds is the one before."""
+
     def fail(run_context):
         if run_context.original_args().cur_step_num == 3:
             raise RuntimeError("no")
@@ -125,9 +127,10 @@ def test_a_run_that_fails_saves_where_it_was_if_asked(tmp_path):
         make().train(1, DATA, [LambdaCallback(on_train_step_end=fail), saver])
 
     (name,) = names(tmp_path)
-    assert name == "net-1_3_breakpoint.ckpt"
-    assert read_metadata(tmp_path / name) == {"epoch_num": 1, "step_num": 3}
-    assert make().train(1, DATA, resume=tmp_path / name).step == 4
+    assert name == "net-1_2_breakpoint.ckpt"
+    assert read_metadata(tmp_path / name) == {"epoch_num": 1, "step_num": 2}
+    result = make().train(1, DATA, resume=tmp_path / name)
+    assert (result.step, result.stats.steps) == (4, 2)
 
 
 def test_the_latest_is_one_with_the_callbacks_states_where_there_is_one(tmp_path):
@@ -144,7 +147,7 @@ def test_the_latest_is_one_with_the_callbacks_states_where_there_is_one(tmp_path
         )
     again = make().train(3, DATA, ModelCheckpoint("net", tmp_path, config), resume="latest")
 
-    assert "net-2_3_breakpoint.ckpt" in names(tmp_path)
+    assert "net-2_2_breakpoint.ckpt" in names(tmp_path)
     assert (again.step, again.stats.steps) == (12, 6)
 
 
