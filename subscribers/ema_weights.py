@@ -19,9 +19,11 @@ class EMAWeights(Callback):
     A participant. At `on_train_step_end` of every step that `every` divides, it takes the weights
     in, in one call on the device; blocks end there (see `Callback.needs`), so a small `every` slows
     small networks down. At `on_eval_begin` of `fit`'s validations the network gets the average, and
-    at `on_eval_end` exactly what it had; a run that fails in between ends with the average. At
-    `on_train_end` the network gets the average for good: list what saves the last weights after it.
-    Averages are float32 at least; batch statistics are not averaged. Keras' `SwapEMAWeights`,
+    at `on_eval_end` exactly what it had, or at `on_exception` if the run fails in between. At
+    `on_train_end` the network gets the average for good, and so does a file of the network alone
+    that is saved there (`format="safetensors"`); a checkpoint that can be resumed from holds the
+    trained weights, and the average beside them. Averages are float32 at least; batch statistics are
+    not averaged. Keras' `SwapEMAWeights`,
     Lightning's `EMAWeightAveraging`; MindSpore has none.
 
     Args:
@@ -92,13 +94,20 @@ class EMAWeights(Callback):
 
     def on_eval_end(self, run_context: RunContext) -> None:
         """Training goes on with the weights that it had."""
-        if self._trained is not None:
-            run_context.original_args().train_network, self._trained = self._trained, None
+        self._give_back(run_context)
+
+    def on_train_epoch_end(self, run_context: RunContext) -> None:
+        """They are back for sure: `on_eval_end` was committed."""
+        self._trained = None
 
     def on_train_end(self, run_context: RunContext) -> None:
         """Leave the average in the network."""
         if self._applies and self.average is not None:
             self._apply(run_context.original_args())
+
+    def on_exception(self, run_context: RunContext, error: BaseException) -> None:
+        """A validation that has failed leaves the trained weights, too."""
+        self._give_back(run_context)
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, as nested dicts of numpy arrays."""
@@ -108,6 +117,10 @@ class EMAWeights(Callback):
         """Average on from there."""
         average = state["average"]
         self.average = None if average is None else unpack_weights(average, self._shapes)
+
+    def _give_back(self, run_context: RunContext) -> None:
+        if self._trained is not None:
+            run_context.original_args().train_network = self._trained
 
     def _apply(self, cb_params: CallbackParams) -> None:
         cb_params.train_network = _cast(self.average, self._shapes)

@@ -63,6 +63,7 @@ class RunLoop:
         self._start = pipeline.here.state
         self._stopped = False
         self._resume: Callable[[], Mapping[str, bytes]] = dict
+        self._bequest: Callable[[TrainState], TrainState] | None = None
 
     @property
     def trains(self) -> bool:
@@ -127,7 +128,12 @@ class RunLoop:
             The state after the last step whose end was committed, changes of callbacks included;
             None where a block has failed that had overwritten it.
         """
-        return self._pipeline.end()
+        state = self._pipeline.end()
+        return state if state is None or self._bequest is None else self._bequest(state)
+
+    def failed(self, decision: Decision) -> None:
+        """`on_exception` is committed: what is assigned there holds for the state at the end."""
+        self._bequest = self.traced.heed(decision, self.ledger)
 
     def close(self) -> None:
         """Let go of the data and of what callbacks were shown; after `end`.

@@ -230,7 +230,7 @@ def _last_words(error: BaseException, by: str | None, loop: RunLoop) -> Drafts:
     changes |= {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
     if by is not None:
         changes["stop_by"] = by
-    yield Draft(Hook.EXCEPTION, changes, error=error)
+    loop.failed((yield Draft(Hook.EXCEPTION, changes, error=error)))
 
 
 def carry_out(bus: EventBus, execution: Execution) -> RunResult:

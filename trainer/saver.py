@@ -30,7 +30,9 @@ class Saver:
 
     A cut has every ack to its event and none to a later one. After a stop it is that of the event
     which stopped the run, since what closes the run is not part of it: a run that goes on from there
-    goes on as if nobody had stopped it.
+    goes on as if nobody had stopped it. For the same reason the weights that callbacks assign in
+    `on_train_end` (an average, the best) are not part of it: they do not fit the optimizer's state.
+    A file of the network alone that is asked for there is the network that the run ends with.
 
     Args:
         here: the state at the present event, which nothing overwrites.
@@ -41,6 +43,7 @@ class Saver:
         self._here, self._cut = here, cut
         self._asked: list[_Request] = []
         self._stopped: tuple[TrainState, bytes] | None = None
+        self._trained: TrainState | None = None  # before what is assigned in `on_train_end`
         self._thread = ThreadPoolExecutor(1, "railbus-saver")
 
     @property
@@ -63,6 +66,8 @@ class Saver:
         if hook not in allowed:
             names = ", ".join(one.value for one in allowed)
             raise ArgumentError(f"a checkpoint can be saved in {names}, not in {hook.value}")
+        if hook is Hook.TRAIN_END and self._trained is None and self._stopped is None:
+            self._trained = self._here()
         done: Future[Path] = Future()
         self._asked.append(_Request(path, format, notes, wait, done))
         return done
@@ -73,16 +78,17 @@ class Saver:
             return
         try:
             if stopped and self._stopped is None:
-                self._stopped = self._here(), self._cut()
+                self._stopped = self._trained or self._here(), self._cut()
             if self._asked:
-                self._serve(*(self._stopped or (self._here(), self._cut())))
+                state, cut = self._stopped or (self._trained or self._here(), self._cut())
+                self._serve(state, cut, self._here() if hook is Hook.TRAIN_END else state)
         except Exception as error:
             self.refuse(error)
 
     def failed(self, state: TrainState | None, cut: bytes | None) -> None:
         """The run is over; where it has failed, it left that behind, unless it is lost."""
         if state is not None and cut is not None:
-            self._serve(state, cut)
+            self._serve(state, cut, state)
         self.drop()
 
     def refuse(self, error: Exception) -> None:
@@ -101,11 +107,12 @@ class Saver:
         """Wait until all is written, and let go of the run."""
         self._thread.shutdown()
         self._here = self._cut = _over
-        self._stopped = None
+        self._stopped = self._trained = None
 
-    def _serve(self, state: TrainState, cut: bytes) -> None:
+    def _serve(self, state: TrainState, cut: bytes, network: TrainState) -> None:
         for one in self._asked:
-            self._thread.submit(_carry_out, one, state, cut)
+            alone = one.format == "safetensors"
+            self._thread.submit(_carry_out, one, network if alone else state, cut)
             if one.wait:
                 wait([one.done])
         self._asked.clear()

@@ -7,8 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
-from railbus.subscribers import Callback, EMAWeights, LambdaCallback
-from railbus.trainer import RunAhead, Trainer
+from railbus.subscribers import Callback, EMAWeights, LambdaCallback, StopAtStep
+from railbus.trainer import RunAhead, Trainer, load_checkpoint
 
 from .scripted import DATA, carried, make_trainer
 
@@ -90,6 +90,47 @@ def test_a_validation_that_is_cut_short_gives_the_weights_back():
     cut.fit(2, DATA, DATA, callbacks=[EMAWeights(0.5, apply_at_end=False), stop])
 
     assert np.array_equal(kernel_of(plain), kernel_of(cut))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("hook", ["on_eval_begin", "on_eval_step_end", "on_eval_end"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_validation_that_fails_gives_the_weights_back(exact, hook, first):
+    """The run ended with the average."""
+
+    def fail(run_context):
+        if run_context.original_args().cur_epoch_num == 2:
+            raise RuntimeError("no")
+
+    trainer, weights = make_trainer(run_ahead=RunAhead(exact=exact)), Weights()
+    callbacks = [LambdaCallback(**{hook: fail}), EMAWeights(0.5)]
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.fit(3, DATA, DATA, callbacks=[weights, *(callbacks if first else callbacks[::-1])])
+
+    assert np.array_equal(kernel_of(trainer), weights.seen[8])
+
+
+@pytest.mark.parametrize("stops", [[], [StopAtStep(step=8)]])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_run_that_goes_on_after_its_end_has_the_trained_weights_and_a_file_the_average(
+    tmp_path, stops, exact
+):
+    """The checkpoint of its end held the average beside the optimizer's state of training."""
+
+    class Saves(Callback):
+        def on_train_end(self, run_context):
+            run_context.save_checkpoint(tmp_path / "run.ckpt")
+            run_context.save_checkpoint(tmp_path / "net.safetensors", format="safetensors")
+
+    whole, trainer, again = (make_trainer(run_ahead=RunAhead(exact=exact)) for _ in range(3))
+    whole.train(4, DATA, EMAWeights(0.5))
+    first = EMAWeights(0.5)
+    trainer.train(4 if stops else 2, DATA, [Saves(), first, *stops])
+    again.train(4, DATA, EMAWeights(0.5), resume=tmp_path / "run.ckpt")
+
+    assert np.array_equal(kernel_of(again), kernel_of(whole))
+    file = load_checkpoint(tmp_path / "net.safetensors")["kernel"]
+    assert np.array_equal(file, first.average["kernel"])
 
 
 def test_a_stopped_run_ends_with_the_average():
