@@ -8,6 +8,7 @@ from typing import Any
 from railbus.schemas.errors import ArgumentTypeError
 
 from .callback import Callback
+from .checkpoint_files import said
 from .checkpoint_place import named, remove
 from .checks import count, flag, path as checked_path
 from .context import RunContext
@@ -55,7 +56,7 @@ class BackupAndRestore(Callback):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None:
+        with said(error):
             self._settle()
         if self._completed and error is None and self._deletes:
             for _, path in self._backups():

@@ -1,16 +1,17 @@
 """The files of a `ModelCheckpoint`: their names, which are kept, and those on their way."""
 
-import logging
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from railbus.schemas.errors import RailbusError
+
 from .checkpoint_config import CheckpointConfig
 from .checkpoint_place import named, remove, standing
-
-logger = logging.getLogger(__name__)
 
 
 class Saved(NamedTuple):
@@ -68,6 +69,7 @@ class Files:
     def worst(self) -> float | None:
         """The value that a new one has to beat; None where there is room."""
         values = [one.value for one in self._all() if one.value is not None]
+        values = [value for value in values if not math.isnan(value)]
         if not self._most or len(values) < self._most:
             return None
         return max(values) if self._smaller else min(values)
@@ -96,13 +98,33 @@ class Files:
 
     def _last_choice(self) -> int:
         def badness(place: int) -> float:
-            value = self.kept[place].value or 0.0
+            value = self.kept[place].value
+            if value is None or math.isnan(value):  # of a run that has kept all
+                return math.inf
             return value if self._smaller else -value
 
         return max(range(len(self.kept)), key=badness)
 
     def _drop(self, place: int) -> None:
         remove(Path(self.kept.pop(place).path))
+
+
+@contextmanager
+def said(error: BaseException | None) -> Iterator[None]:
+    """The last saves are taken note of as a run ends.
+
+    Args:
+        error: what the run ends with. A save that has failed too must not hide it, and was said in
+            the log when it failed.
+
+    Raises:
+        RailbusError: a save has failed, in a run that has not.
+    """
+    try:
+        yield
+    except RailbusError:
+        if error is None:
+            raise
 
 
 def free_prefix(folder: Path, prefix: str) -> str:

@@ -1,6 +1,5 @@
 """`ModelCheckpoint`: saves the run while it is trained."""
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,12 +10,10 @@ from railbus.schemas.params import CallbackParams
 
 from .callback import Callback
 from .checkpoint_config import CheckpointConfig
-from .checkpoint_files import Files, Saved, free_prefix, newest
+from .checkpoint_files import Files, Saved, free_prefix, newest, said
 from .checks import count, flag
 from .context import RunContext
 from .monitor import Better, Monitor
-
-logger = logging.getLogger(__name__)
 
 
 class ModelCheckpoint(Callback):
@@ -40,7 +37,8 @@ class ModelCheckpoint(Callback):
 
     Args:
         prefix: of the file names, without "/"; or a function of `cb_params` that gives a file's
-            whole name without its ending.
+            whole name without its ending (on an exception `_breakpoint` follows it). What is there
+            under a name that a function gives is replaced.
         directory: made when needed; None is the working directory when the run begins; or a
             function of `cb_params` that gives it for each file.
         config: when to save and what to keep, default `CheckpointConfig()`. With `monitor` only its
@@ -49,8 +47,10 @@ class ModelCheckpoint(Callback):
             schedule.
         mode: whether the smallest (`"min"`) or largest (`"max"`) value is best; `"auto"` knows the
             usual names.
-        save_top_k: with `monitor`, how many of the best are kept; 0 saves and keeps every epoch.
-        save_last: with `monitor`, also keep the newest epoch as `<prefix>-last.ckpt`.
+        save_top_k: with `monitor`, how many of the best are kept; 0 saves and keeps every epoch. A
+            NaN is never among the best, in either mode; only 0 and `save_last` save its epoch.
+        save_last: with `monitor`, also keep the newest epoch as `<prefix>-last.ckpt`; not with a
+            function for a prefix.
 
     Attributes:
         latest_ckpt_file_name: the newest file that is safe, "" before the first (MindSpore's name).
@@ -58,7 +58,8 @@ class ModelCheckpoint(Callback):
 
     Raises:
         ArgumentTypeError, ArgumentError: for arguments that cannot work; in `on_train_begin` for a
-            monitored value that this run will not have, or two of one prefix and directory.
+            monitored value that this run will not have, or two of one prefix and directory; at a
+            save for a file that another callback of the run has saved.
         CheckpointError: a file cannot be written; raised at this callback's next event or at exit.
     """
 
@@ -82,6 +83,10 @@ class ModelCheckpoint(Callback):
             raise ArgumentTypeError(f"config must be a CheckpointConfig, got {config!r}")
         if monitor is None and (mode != "auto" or save_top_k != 1 or save_last):
             raise ArgumentError("mode, save_top_k and save_last go with a monitor, got None")
+        if save_last and callable(prefix):
+            raise ArgumentError(
+                "save_last needs a prefix that is a str: a function names whole files"
+            )
         self._prefix, self._directory = prefix, directory
         self._config = CheckpointConfig() if config is None else config
         self._monitor = None if monitor is None else Monitor(monitor)
@@ -99,7 +104,7 @@ class ModelCheckpoint(Callback):
     @property
     def latest_ckpt_file_name(self) -> str:
         """The newest file that is safe."""
-        return self._files.latest
+        return self._broken.latest or self._files.latest
 
     def __exit__(
         self,
@@ -107,13 +112,9 @@ class ModelCheckpoint(Callback):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for files in (self._files, self._lasts):
-            try:
+        for files in (self._files, self._lasts, self._broken):
+            with said(error):
                 files.settle(wait=True)
-            except Exception as failed:
-                if error is None:
-                    raise
-                logger.error("the last checkpoint was not saved: %s", failed)
 
     def on_train_begin(self, run_context: RunContext) -> None:
         """Settle folder and prefix of this run."""
@@ -152,7 +153,7 @@ class ModelCheckpoint(Callback):
         self._files.settle(wait=True)
         if self._better(value, self.best):
             self.best = value
-        if self._better(value, self._files.worst()):
+        if not self._top_k or self._better(value, self._files.worst()):
             self._save(run_context, self._files, value=value)
 
     def on_train_end(self, run_context: RunContext) -> None:
@@ -166,7 +167,7 @@ class ModelCheckpoint(Callback):
         """Save where the run has failed, if the config says so."""
         cb_params = run_context.original_args()
         if self._config.exception_save and cb_params.get("cur_step_num"):
-            self._save(run_context, self._files, ending="_breakpoint")
+            self._save(run_context, self._broken, ending="_breakpoint")
 
     def state_dict(self) -> dict[str, Any]:
         """Which files there are, when the last was saved, and the best value."""
@@ -194,6 +195,7 @@ class ModelCheckpoint(Callback):
         smaller = self._better is not None and self._better(0.0, 1.0)
         self._files = Files(self._config, best_of, smaller)
         self._lasts = Files(self._config, 1, smaller)
+        self._broken = Files(self._config, 0, smaller)  # on an exception: no other file goes for it
         self._name = self._prefix if isinstance(self._prefix, str) else ""
         self._saved_step, self._saved_at, self.best = 0, 0.0, None
 
@@ -223,7 +225,7 @@ class ModelCheckpoint(Callback):
         cb_params, config = run_context.original_args(), self._config
         epoch, step = cb_params.cur_epoch_num, cb_params.cur_step_num
         if callable(self._prefix):
-            name = name or str(self._prefix(cb_params))
+            name = f"{self._prefix(cb_params)}{ending}"
         name = name or f"{self._name}-{epoch}_{cb_params.cur_batch_num}{ending}"
         path = self._folder(cb_params) / f"{name}.{config.format}"
         files.settle(wait=True)

@@ -12,6 +12,7 @@ from typing import Any
 from railbus.schemas.errors import ArgumentError
 
 from .callback import Callback
+from .checkpoint_files import said
 from .checkpoint_place import remove, standing
 from .checks import flag, path as checked_path
 from .context import RunContext
@@ -92,8 +93,9 @@ class OnRequestExit(Callback):
         traceback: TracebackType | None,
     ) -> None:
         self._put_back()
-        if self._saving is not None and not self._saving.cancelled() and error is None:
-            self._saving.result()
+        with said(error):
+            if self._saving is not None and not self._saving.cancelled():
+                self._saving.result()
         if self._completed and error is None:
             remove(self._path)
 

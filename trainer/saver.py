@@ -1,5 +1,6 @@
 """Saves what callbacks ask for, once the event that they asked at is committed."""
 
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -12,6 +13,8 @@ from railbus.schemas.hooks import Hook
 from .checkpoint import save_checkpoint
 from .program import TrainState
 from .resume import write
+
+logger = logging.getLogger(__name__)
 
 INSIDE = (Hook.TRAIN_EPOCH_BEGIN, Hook.TRAIN_STEP_END)  # of an epoch
 BETWEEN = (Hook.TRAIN_EPOCH_END, Hook.TRAIN_END)
@@ -42,6 +45,7 @@ class Saver:
     def __init__(self, here: Callable[[], TrainState], cut: Callable[[], bytes]) -> None:
         self._here, self._cut = here, cut
         self._asked: list[_Request] = []
+        self._owners: dict[Path, str] = {}
         self._stopped: tuple[TrainState, bytes] | None = None
         self._trained: TrainState | None = None  # before what is assigned in `on_train_end`
         self._thread = ThreadPoolExecutor(1, "railbus-saver")
@@ -52,20 +56,25 @@ class Saver:
         return bool(self._asked)
 
     def ask(
-        self, hook: Hook, path: Path, format: str, notes: Mapping[str, Any], wait: bool
+        self, by: str, hook: Hook, path: Path, format: str, notes: Mapping[str, Any], wait: bool
     ) -> "Future[Path]":
         """Save once the present event is committed; the future is done when the file is safe.
 
         Args:
+            by: the callback that asks.
             wait: let the run wait for it.
 
         Raises:
-            ArgumentError: it is none of the events at which a run can be cut.
+            ArgumentError: it is none of the events at which a run can be cut, or another callback
+                has saved that file, so that one would take the other's.
         """
         allowed = (*INSIDE, *BETWEEN, Hook.EXCEPTION)
         if hook not in allowed:
             names = ", ".join(one.value for one in allowed)
             raise ArgumentError(f"a checkpoint can be saved in {names}, not in {hook.value}")
+        owner = self._owners.setdefault(path.absolute(), by)
+        if owner != by:
+            raise ArgumentError(f"{by} would replace '{path}', which {owner} saves; use two names")
         if hook is Hook.TRAIN_END and self._trained is None and self._stopped is None:
             self._trained = self._here()
         done: Future[Path] = Future()
@@ -94,7 +103,7 @@ class Saver:
     def refuse(self, error: Exception) -> None:
         """The run cannot be cut: that is said to those who asked, if any."""
         for one in self._asked:
-            one.done.set_exception(error)
+            _fail(one, error)
         self._asked.clear()
 
     def drop(self) -> None:
@@ -127,9 +136,15 @@ def _carry_out(request: _Request, state: TrainState, cut: bytes) -> None:
         else:
             write(path, state, cut, request.notes)
     except BaseException as error:
-        done.set_exception(error)
+        _fail(request, error)
     else:
         done.set_result(path)
+
+
+def _fail(request: _Request, error: BaseException) -> None:
+    """Said here and now: who asked may never look, or look when the run has failed as well."""
+    logger.error("checkpoint '%s' is not saved", request.path, exc_info=error)
+    request.done.set_exception(error)
 
 
 def _over() -> Any:

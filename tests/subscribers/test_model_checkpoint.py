@@ -192,6 +192,7 @@ def test_two_in_one_list_keep_their_own_files(tmp_path):
         (CheckpointConfig, {"keep_checkpoint_per_n_minutes": -1}),
         (ModelCheckpoint, {"monitor": "strange"}),
         (ModelCheckpoint, {"save_last": True}),
+        (ModelCheckpoint, {"prefix": str, "monitor": "mse", "save_last": True}),
         (ModelCheckpoint, {"monitor": "mse", "save_top_k": -1}),
         (BackupAndRestore, {"backup_dir": " "}),
         (BackupAndRestore, {"backup_dir": "a", "save_freq": "step"}),
@@ -205,6 +206,101 @@ def test_two_in_one_list_keep_their_own_files(tmp_path):
 def test_constructors_refuse_what_cannot_work(kind, arguments):
     with pytest.raises((TypeError, ValueError)):
         kind(**arguments)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_where_every_epoch_is_kept_that_of_a_nan_is_too(tmp_path, mode):
+    """With `save_top_k=0` it was left out."""
+    saver = ModelCheckpoint("net", tmp_path, monitor="score", mode=mode, save_top_k=0)
+    make(float("nan"), 2.0, float("nan")).fit(3, DATA, DATA, 1, saver)
+
+    assert names(tmp_path) == ["net-1_4.ckpt", "net-2_4.ckpt", "net-3_4.ckpt"]
+    assert saver.best == 2.0
+
+
+def test_a_run_that_goes_on_with_fewer_files_lets_go_of_that_of_a_nan_first(tmp_path):
+    every = ModelCheckpoint("net", tmp_path, monitor="score", mode="max", save_top_k=0)
+    make(2.0, float("nan")).fit(3, DATA, DATA, 1, [every, StopAtStep(epoch=2)])
+    best = ModelCheckpoint("net", tmp_path, monitor="score", mode="max", save_top_k=2)
+    make(1.0).fit(3, DATA, DATA, 1, best, resume="latest")
+
+    assert names(tmp_path) == ["net-1_4.ckpt", "net-3_4.ckpt"]
+
+
+@pytest.mark.parametrize("arguments", [{"monitor": "score", "mode": "min"}, {}])
+def test_what_is_saved_on_an_exception_takes_no_other_files_place(tmp_path, arguments):
+    """It counted as one of those to keep, with the value 0."""
+
+    def fail(run_context):
+        if run_context.original_args().cur_step_num == 7:
+            raise RuntimeError("no")
+
+    config = CheckpointConfig(4, keep_checkpoint_max=1, exception_save=True)
+    saver = ModelCheckpoint("net", tmp_path, config, **arguments)
+    with pytest.raises(RuntimeError, match="no"):
+        make(0.5).fit(3, DATA, DATA, [1], [LambdaCallback(on_train_step_end=fail), saver])
+
+    assert names(tmp_path) == ["net-1_4.ckpt", "net-2_2_breakpoint.ckpt"]
+    assert saver.latest_ckpt_file_name.endswith("net-2_2_breakpoint.ckpt")
+
+
+def test_a_function_names_what_is_saved_on_an_exception_otherwise(tmp_path):
+    """It took the place of the step's own file, which has the states of the callbacks."""
+
+    def fail(run_context):
+        if run_context.original_args().cur_step_num == 3:
+            raise RuntimeError("no")
+
+    config = CheckpointConfig(1, exception_save=True)
+    saver = ModelCheckpoint(lambda cb_params: f"s{cb_params.cur_step_num}", tmp_path, config)
+    with pytest.raises(RuntimeError, match="no"):
+        make().train(1, DATA, [LambdaCallback(on_train_step_end=fail), saver])
+
+    assert names(tmp_path) == ["s1.ckpt", "s2.ckpt", "s2_breakpoint.ckpt"]
+
+
+def test_two_whose_functions_name_one_file_are_refused(tmp_path):
+    """The second one replaced the file of the first."""
+    savers = [
+        ModelCheckpoint(lambda cb_params: "net", tmp_path, CheckpointConfig(steps))
+        for steps in (1, 3)
+    ]
+
+    with pytest.raises(ArgumentError, match=r"ModelCheckpoint#2 would replace .*net.ckpt"):
+        make().train(1, DATA, savers)
+
+
+@pytest.mark.parametrize(
+    "make_saver",
+    [
+        lambda folder: ModelCheckpoint("net", folder, CheckpointConfig(3)),
+        lambda folder: BackupAndRestore(folder, 3),
+        lambda folder: OnRequestExit(directory=folder),
+    ],
+)
+def test_a_save_that_fails_in_a_run_that_fails_is_said(tmp_path, make_saver, caplog):
+    """It was dropped without a word."""
+    folder = tmp_path / "file"
+    saver = make_saver(folder)
+
+    def act(run_context):
+        step = run_context.original_args().cur_step_num
+        if step == 3:
+            folder.write_text("no folder")
+            if isinstance(saver, OnRequestExit):
+                saver.request()
+
+    def fail(run_context):
+        raise RuntimeError("the run's own error")
+
+    late = LambdaCallback(on_train_step_end=act, on_train_epoch_end=fail)
+    data = DATA[:3] if isinstance(saver, (ModelCheckpoint, BackupAndRestore)) else DATA
+    with pytest.raises(RuntimeError, match="own error"):
+        make().train(1, data, [late, saver])
+
+    said = [one for one in caplog.records if "is not saved" in one.getMessage()]
+    assert len(said) == 1
+    assert said[0].exc_info and isinstance(said[0].exc_info[1], CheckpointError)
 
 
 @pytest.mark.parametrize(
