@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -53,6 +53,8 @@ class Callback:
             never makes the run wait: an observer that is too slow loses events, which `on_gap`
             tells it, and it sees the network of the last two steps that it `needs` only. With a
             number, one that is stuck holds the run, as a participant would.
+        signal_handlers: functions of a signal's number, by that, which are set while the run is on if
+            it is in the main thread; the first signal puts back those that were there before.
         drain_seconds: how long the run's end waits for an observer to handle what it has not yet.
     """
 
@@ -60,6 +62,7 @@ class Callback:
     deadline: float | None = None
     observes: bool = False
     lag: int | None = None
+    signal_handlers: Mapping[int, Callable[[int], object]] = MappingProxyType({})
     drain_seconds: float = 30.0
     needs: Mapping[str, int] = MappingProxyType({})
 

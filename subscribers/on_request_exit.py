@@ -3,7 +3,6 @@
 import json
 import logging
 import signal
-import threading
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +39,8 @@ class OnRequestExit(Callback):
         directory: of the checkpoint, made when needed.
         config_file: a JSON file that may ask to exit, `{"GracefulExit": 1}`.
         sig: one signal or several; SIGKILL and SIGSTOP cannot be caught. Handlers can only be set
-            by the main thread; where callbacks run in another one, since the run does or since one
-            of them has a deadline, that is said in the log, and the host calls `request()`.
+            in the main thread; where the run is in another one, that is said in the log, and the
+            host calls `request()`.
 
     Raises:
         ArgumentTypeError, ArgumentError: for arguments that cannot work.
@@ -62,9 +61,8 @@ class OnRequestExit(Callback):
         self._saves = flag("save_ckpt", save_ckpt)
         self._path = checked_path("directory", directory) / f"{file_name}_train.ckpt"
         self._file = None if config_file is None else checked_path("config_file", config_file)
-        self._signals = _signals(sig)
+        self.signal_handlers = dict.fromkeys(_signals(sig), self._on_signal)
         self._asked: str | None = None
-        self._handlers: dict[int, Any] = {}
         self._saving: Any = None
         self._completed = False
         if flag("save_mindir", save_mindir):
@@ -76,14 +74,6 @@ class OnRequestExit(Callback):
 
     def __enter__(self) -> "OnRequestExit":
         self._asked, self._saving, self._completed = None, None, False
-        if threading.current_thread() is threading.main_thread():
-            for one in self._signals:
-                self._handlers[one] = signal.signal(one, self._on_signal)
-        elif self._signals:
-            logger.warning(
-                "signals are not handled: callbacks run in another thread than the main one, since the "
-                "run does or since one of them has a deadline; call request()"
-            )
         return self
 
     def __exit__(
@@ -92,7 +82,6 @@ class OnRequestExit(Callback):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._put_back()
         with said(error):
             if self._saving is not None and not self._saving.cancelled():
                 self._saving.result()
@@ -138,14 +127,8 @@ class OnRequestExit(Callback):
                 self.request(f"asked to exit by {self._file}")
         return self._asked is not None
 
-    def _on_signal(self, number: int, frame: Any) -> None:
+    def _on_signal(self, number: int) -> None:
         self.request(f"received {signal.Signals(number).name}")
-        self._put_back()
-
-    def _put_back(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._handlers = {}
 
 
 def _signals(given: Any) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from .filters import kind_of
 from .follower import Follower, FollowerWatcher
 from .lane import Lane, LoopWorker
 from .participant import CallbackParticipant, Tally
+from .signals import SignalHandlers
 from .views import Keeper
 from .watcher import Watcher
 
@@ -46,6 +47,7 @@ class Roster:
         self._lane = Lane([callback.deadline for callback in callbacks if not callback.observes])
         self._loop = LoopWorker()
         self._exits = ExitStack()
+        self._signals = SignalHandlers()
         self._save: Save | None = None
 
     @property
@@ -75,6 +77,12 @@ class Roster:
         """
         self._save = save
         self._lane.call(lambda: self._enter(ledger, stop_requested))
+        try:
+            # Here, not where they are entered: a lane's own thread could set none.
+            self._signals.set([one.signal_handlers for one in self.seated])
+        except BaseException as error:
+            self.exit(error)
+            raise
 
     def state_dicts(self) -> dict[str, dict[str, Any]]:
         """What each participant's `state_dict` gives, by its name in this run; called at a commit.
@@ -133,7 +141,10 @@ class Roster:
             BaseException: what the last `__exit__` that raised has raised.
         """
         kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
-        return self._lane.call(lambda: bool(self._exits.__exit__(kind, error, traceback)))
+        try:
+            return self._lane.call(lambda: bool(self._exits.__exit__(kind, error, traceback)))
+        finally:
+            self._signals.put_back()
 
     def leave(self) -> None:
         """The run is over; what callbacks keep of it does not keep all of it."""

@@ -402,6 +402,47 @@ def test_a_signal_saves_and_stops_at_the_step_and_the_handlers_come_back(tmp_pat
     assert names(tmp_path) == []
 
 
+def test_a_signal_is_heard_where_another_callback_has_a_deadline(tmp_path, caplog):
+    """Callbacks are then entered in a thread that can set no handler; it was only said."""
+
+    class Hurried(Callback):
+        deadline = 60.0
+
+    before = signal.getsignal(signal.SIGTERM)
+    act = Sends(6, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    result = make().train(100, DATA, [act, Hurried(), OnRequestExit(directory=tmp_path)])
+
+    assert (result.status, result.reason) == ("stopped", "received SIGTERM")
+    assert names(tmp_path) == ["Net_train.ckpt"]
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "signals are not handled" not in caplog.text
+
+
+def test_two_of_them_hear_the_same_signal(tmp_path):
+    """The second one took it from the first."""
+    leaves = [OnRequestExit(directory=tmp_path, file_name=name) for name in ("a", "b")]
+    make().train(3, DATA, [Sends(6, lambda: os.kill(os.getpid(), signal.SIGTERM)), *leaves])
+
+    assert names(tmp_path) == ["a_train.ckpt", "b_train.ckpt"]
+
+
+def test_handlers_that_cannot_all_be_set_leave_none_and_exit_the_callbacks(tmp_path):
+    exited = []
+
+    class Wrong(Callback):
+        signal_handlers = {signal.SIGTERM: print, signal.SIGKILL: print}
+
+        def __exit__(self, kind, error, traceback):
+            exited.append(kind)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(OSError, match="Invalid argument"):
+        make().train(1, DATA, Wrong())
+
+    assert exited == [OSError]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_second_signal_meets_the_handler_that_was_there_before(tmp_path):
     def twice():
         os.kill(os.getpid(), signal.SIGINT)
