@@ -70,7 +70,7 @@ def judge(
     error, policy `detach`        | go on without the participant
     a stop asked from outside     | a stop, after those of the list
 
-    An error under policy `raise` never gets here: the event is withdrawn instead.
+    A stop for an error and one from outside interrupt the run: resumed, it trains on. An error under policy `raise` never gets here: the event is withdrawn instead.
     """
     stops: list[StopRequest] = []
     patches: list[tuple[str, Mapping[str, bytes | None]]] = []
@@ -93,7 +93,7 @@ def judge(
 
 
 def _stop(by: str, event: Event, reason: str) -> StopRequest:
-    return StopRequest(by=by, at=event.seq, reason=reason, scope="train")
+    return StopRequest(by=by, at=event.seq, reason=reason, scope="train", interrupts=True)
 
 
 class Sequencer:
@@ -223,6 +223,12 @@ class Sequencer:
         """Someone outside the list asks to stop; it becomes part of the next commit (C3)."""
         self._outside.append((by, reason))
 
+    def hear(self, request: StopRequest) -> None:
+        """A stop was asked: in an ack, from outside, or before the run was resumed."""
+        self._asked["eval"] = True
+        if request.scope == "train":
+            self._asked["train"] = True
+
     def stop_requested(self, mode: Mode) -> bool:
         """Whether a stop of `mode` was asked so far, acks to the open event included."""
         return self._asked[mode]
@@ -241,7 +247,7 @@ class Sequencer:
             raise OutOfTurn("commit before every participant has acked")
         decision = self._judged(event)
         for request in decision.stops:
-            self._hear(request)
+            self.hear(request)
         self._close(event)
         self.seq += 1
         return decision
@@ -266,7 +272,7 @@ class Sequencer:
         self._spoken = True
         self._since = now
         if ack.stop is not None:
-            self._hear(ack.stop)
+            self.hear(ack.stop)
         if ack.error is None or ack.hook is Hook.EXCEPTION:
             return
         if self.roles[k].on_error == "detach":
@@ -293,11 +299,6 @@ class Sequencer:
             before = acks[k] or Ack(run_id=ack.run_id, seq=ack.seq, hook=ack.hook, by=ack.by)
             return Verdict.REPEATED if before == ack else Verdict.CONFLICT
         return Verdict.LATE if gone else Verdict.FOREIGN
-
-    def _hear(self, request: StopRequest) -> None:
-        self._asked["eval"] = True
-        if request.scope == "train":
-            self._asked["train"] = True
 
     def _close(self, event: Event) -> None:
         self._past.append((event.seq, event.hook, self._acks))

@@ -36,12 +36,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to end the run, or only the validation (`scope="eval"`): who, at which event, why."""
+    """A wish to end the run, or only the validation (`scope="eval"`): who, at which event, why.
+
+    One that `interrupts` is no part of the run: whoever resumes the run trains on. Any other ends
+    the resumed run, too.
+    """
 
     by: str
     at: int
     reason: str
     scope: Mode
+    interrupts: bool = False
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -82,6 +87,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return None
         scopes = ("train",) if mode == "train" else ("train", "eval")
         return next((request for request in self.stops if request.scope in scopes), None)
+
+    @property
+    def lasting(self) -> StopRequest | None:
+        """The first request that ends training in a resumed run, too."""
+        wanted = (one for one in self.stops if one.scope == "train" and not one.interrupts)
+        return next(wanted, None)
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):

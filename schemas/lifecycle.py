@@ -27,11 +27,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         epoch: the one that the last of them belongs to.
         batches: how many of its batches are done; None where the whole epoch is over, its
             validation and `on_train_epoch_end` included.
+        stop: what a callback had ended the run with: only what closes the run is left.
     """
 
     step: int
     epoch: int
     batches: int | None
+    stop: StopRequest | None = None
 
     @property
     def initial_epoch(self) -> int:
@@ -150,14 +152,14 @@ def _training(plan: Plan, stops: _Stops) -> Moments:
     counters = {"mode": "train", "cur_step_num": step, "cur_batch_num": 0, "batch_num": batch_num}
     stops.hear((yield Fire(Hook.TRAIN_BEGIN, counters)))
     if resuming and (place.batches is None or stops.asked("train")):
-        yield Need.RESUME
+        yield from _resume(place, stops)
     for epoch in range(plan.initial_epoch + 1, plan.epochs + 1):
         if stops.asked("train"):
             break
         begin = {"cur_epoch_num": epoch, "cur_batch_num": done}
         stops.hear((yield Fire(Hook.TRAIN_EPOCH_BEGIN, begin, drop)))
         if resuming and place.batches is not None and epoch == place.epoch:
-            yield Need.RESUME
+            yield from _resume(place, stops)
         batches = yield from _steps(Hook.TRAIN_STEP_BEGIN, step - done, done, stops, plan.exact)
         step, done = step + batches - done, 0
         if batch_num is None and not stops.asked("train"):
@@ -168,6 +170,11 @@ def _training(plan: Plan, stops: _Stops) -> Moments:
         stops.hear((yield Fire(Hook.TRAIN_EPOCH_END, back | {"batch_num": batch_num})))
         drop = RESULTS if plan.validates(epoch) else ()
     yield Fire(Hook.TRAIN_END, ending(stops.train), drop)
+
+
+def _resume(place: Place, stops: _Stops) -> Moments:
+    yield Need.RESUME
+    stops.train = place.stop or stops.train
 
 
 def _evaluation(plan: Plan, stops: _Stops, *, alone: bool) -> Moments:

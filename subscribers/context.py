@@ -46,13 +46,17 @@ class RunContext:
         names = sorted(self._ledger.traced.keys() - {"train_network"})
         return {name: self._ledger.params[name] for name in names}
 
-    def request_stop(self, reason: str | None = None, scope: Mode | None = None) -> None:
+    def request_stop(
+        self, reason: str | None = None, scope: Mode | None = None, *, interrupts: bool = False
+    ) -> None:
         """Ask the run to stop; part of this event's ack, never lost and never taken back (C3).
 
         Args:
             reason: shown in the result, default "asked in <hook>".
             scope: default is the current mode: in a validation only that is cut short. "train"
                 in a validation cuts it and stops training too.
+            interrupts: the run is to go on another day: when it is resumed it trains on. Otherwise
+                the stop belongs to the run, and resuming it does only what closes it.
 
         Raises:
             ArgumentError: for another scope, or "eval" while nothing is evaluated.
@@ -75,7 +79,9 @@ class RunContext:
         if not isinstance(reason, str):
             raise ArgumentError(f"reason must be a str or None, got {type(reason).__name__}")
         if self._stop is None or (self._stop.scope, wanted) == ("eval", "train"):
-            self._stop = StopRequest(by=self._by, at=event.seq, reason=reason, scope=wanted)
+            self._stop = StopRequest(
+                by=self._by, at=event.seq, reason=reason, scope=wanted, interrupts=interrupts
+            )
 
     def get_stop_requested(self, scope: Mode | None = None) -> bool:
         """Whether a stop of the current mode, or of `scope`, was asked so far, by anyone listed."""
@@ -180,7 +186,9 @@ class ObserverContext(RunContext):
             self._seen = self.event.cb_params
         return self._seen
 
-    def request_stop(self, reason: str | None = None, scope: Mode | None = None) -> NoReturn:
+    def request_stop(
+        self, reason: str | None = None, scope: Mode | None = None, *, interrupts: bool = False
+    ) -> NoReturn:
         """Refused.
 
         Raises:

@@ -94,14 +94,15 @@ class EarlyStopping(Callback):
             say(f"Epoch {self.stopped_epoch:05d}: early stopping")
 
     def state_dict(self) -> dict[str, Any]:
-        """How long it has waited, the best value and its epoch, and its weights if they are kept."""
+        """How long it has waited, where it stopped, the best value, its epoch and kept weights."""
         weights = None if self._weights is None else pack_weights(self._weights)
         best = {"best": self.best, "best_epoch": self.best_epoch, "weights": weights}
-        return {"wait": self._wait, **best}
+        return {"wait": self._wait, "stopped_epoch": self.stopped_epoch, **best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Wait on from there."""
-        self._wait, self.best, self.best_epoch = state["wait"], state["best"], state["best_epoch"]
+        self._wait, self.stopped_epoch = state["wait"], state["stopped_epoch"]
+        self.best, self.best_epoch = state["best"], state["best_epoch"]
         if self._restores and state["weights"] is not None:
             self._weights = unpack_weights(state["weights"], self._shapes)
 

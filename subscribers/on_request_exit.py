@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from railbus.schemas.errors import ArgumentError
+from railbus.schemas.hooks import Mode
 
 from .callback import Callback
 from .checkpoint_files import said
@@ -102,7 +103,8 @@ class OnRequestExit(Callback):
         """Leave a validation, or a lone evaluation."""
         if self._is_asked():
             trains = "epoch_num" in run_context.original_args()
-            run_context.request_stop(self._asked, scope="train" if trains else "eval")
+            scope: Mode = "train" if trains else "eval"
+            run_context.request_stop(self._asked, scope=scope, interrupts=True)
 
     def on_train_end(self, run_context: RunContext) -> None:
         """Note how it ended."""
@@ -113,7 +115,7 @@ class OnRequestExit(Callback):
         return self._path if standing(self._path).exists() else None
 
     def _stop(self, run_context: RunContext) -> None:
-        run_context.request_stop(self._asked)
+        run_context.request_stop(self._asked, interrupts=True)
         if self._saves and self._saving is None:
             self._saving = run_context.save_checkpoint(self._path)
 

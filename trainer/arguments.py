@@ -104,7 +104,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
                 f"{epochs}"
             )
         if cut is not None:
-            initial = cut.place.initial_epoch
+            initial = _gone_on_with(cut, epochs)
         plan = Plan(
             mode="train",
             epochs=epochs,
@@ -121,6 +121,25 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             valid.check_epochs(sum(map(plan.validates, range(initial + 1, epochs + 1))))
             valid.peek()
         return plan
+
+
+def _gone_on_with(cut: Cut, epochs: int) -> int:
+    """The last epoch that is over in a run that is resumed; says where there is none to come."""
+    if cut.epoch > epochs:
+        raise ArgumentError(
+            f"epoch must be the number of the last epoch, {cut.epoch} or more, to go on with "
+            f"run {cut.run_id!r}, which has come to epoch {cut.epoch}; got {epochs}"
+        )
+    if cut.stop is not None:
+        logger.warning(
+            "run %s was stopped by %s: %s; no further step is trained",
+            cut.run_id,
+            cut.stop.by,
+            cut.stop.reason,
+        )
+    elif cut.place.initial_epoch == epochs:
+        logger.info("run %s is over: all %d epochs are trained", cut.run_id, epochs)
+    return cut.place.initial_epoch
 
 
 def _frequency(value: Any) -> int | tuple[int, ...]:

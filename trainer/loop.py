@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from railbus.bus.publisher import Draft, Drafts, Publisher
-from railbus.schemas.codec import unpack
-from railbus.schemas.events import Decision
+from railbus.schemas.codec import pack, unpack
+from railbus.schemas.events import Decision, StopRequest
 from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.lifecycle import Fire, Need, Plan, lifecycle
 from railbus.schemas.params import Ledger, Live
@@ -33,6 +33,7 @@ class RunLoop:
         resuming: an interrupted run goes on, and its callbacks are still setting themselves up.
         batches: steps of the present epoch whose end was committed; None between two epochs.
         plan: the shape of the run.
+        stop: what a callback has ended the run with, for good.
         saver: cuts the run for checkpoints.
     """
 
@@ -49,6 +50,7 @@ class RunLoop:
         self.epoch = plan.initial_epoch if plan.resumed else 0
         self.batches: int | None = None
         self._batch_num = plan.batch_num
+        self.stop: StopRequest | None = None
         self.handles = handles
         self.traced = Traced(plan.mode, pipeline, self.handles)
         self.ledger = Ledger(self.traced.writes())
@@ -92,6 +94,9 @@ class RunLoop:
         params = self.ledger.kept()
         if self._shown is not None:
             params["net_outputs"] = self._shown.packed
+        if "cur_epoch_num" in self.ledger.params:
+            shown = ("cur_epoch_num", "cur_batch_num")
+            params |= {key: pack(self.counters[key], key) for key in shown}
         return {
             "step": self.step,
             "epoch": self.epoch,
@@ -226,10 +231,14 @@ class RunLoop:
     def _apply(self, hook: Hook, decision: Decision) -> None:
         """What an event's acks ask for beside going on."""
         if decision.stop("train") is not None:
-            self._stopped = True
-            self._pipeline.stop()
+            self._halt(decision.lasting)
         if decision.patches and (apply := self.traced.heed(decision, self.ledger)) is not None:
             self._pipeline.change(apply, between=not hook.is_step)
+
+    def _halt(self, stop: StopRequest | None) -> None:
+        """No further step of training is begun."""
+        self._stopped, self.stop = True, self.stop or stop
+        self._pipeline.stop()
 
     def _meet(self, need: Need) -> bool | None:
         """What the lifecycle asks for."""
@@ -257,6 +266,8 @@ class RunLoop:
             self._outputs["train"] = self._shown = kept["net_outputs"]
         self.step, self.epoch, self.batches = place.step, place.epoch, place.batches
         self.resuming = False
+        if place.stop is not None:
+            self._halt(place.stop)
 
     def _step(self) -> None:
         """The next step, from its block's outputs."""

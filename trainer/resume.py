@@ -12,12 +12,13 @@ import numpy as np
 from flax import serialization
 
 from railbus.schemas.errors import ArgumentError, CheckpointError
+from railbus.schemas.events import StopRequest
 from railbus.schemas.hooks import Mode
 from railbus.schemas.lifecycle import Place
 from railbus.subscribers.callback import Callback
 from railbus.subscribers.checkpoint_place import standing
 
-from .checkpoint import read_tree, write_tree
+from .checkpoint import read_metadata, read_tree, write_tree
 from .program import TrainState
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
         data: which epoch each `ArrayDataset` was in.
         losses: of the epoch's steps so far; `history` and `metrics` are the result's.
         params: what callbacks had added to `cb_params`, and the last outputs, packed.
+        stop: what a callback had ended the run with; None where it was merely interrupted.
         callbacks: what each one's `state_dict` gave, by the name it has in the run; None where
             the run had failed, so that some had seen the event that failed and others not.
     """
@@ -44,6 +46,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     batches: int | None
     batch_num: int | None
     seconds: float
+    stop: StopRequest | None
     data: dict[Mode, int]
     losses: list[float]
     history: list[dict[str, Any]]
@@ -54,7 +57,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> Place:
         """Where the run goes on."""
-        return Place(step=self.step, epoch=self.epoch, batches=self.batches)
+        return Place(step=self.step, epoch=self.epoch, batches=self.batches, stop=self.stop)
 
 
 class Point(NamedTuple):
@@ -71,7 +74,7 @@ def pack(cut: Cut) -> bytes:
         CheckpointError: a callback's state cannot be carried.
     """
     try:
-        packed: bytes = serialization.msgpack_serialize(msgspec.structs.asdict(cut))
+        packed: bytes = serialization.msgpack_serialize(_copied(cut), in_place=True)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"a state_dict holds what no checkpoint carries: {error}") from error
     return packed
@@ -87,18 +90,23 @@ def write(path: Path, state: TrainState, cut: bytes, notes: Mapping[str, Any]) -
 
 
 def read_cut(path: Path) -> Cut:
-    """The cut of a checkpoint.
+    """The cut of a checkpoint, without reading its arrays.
 
     Raises:
         CheckpointError: it is none, damaged, or holds no run.
     """
-    tree = read_tree(path)
-    if KEY not in tree:
+    read_metadata(path)  # refuses what is no checkpoint
+    folder = standing(path)
+    packed = _read_packed(folder) if folder.is_dir() else None
+    if packed is None:
         raise CheckpointError(
             f"'{path}' holds a network, but no run to go on with; ModelCheckpoint and "
             f"BackupAndRestore write both in their default format"
         )
-    return msgspec.convert(serialization.msgpack_restore(tree[KEY].tobytes()), Cut, strict=False)
+    try:
+        return msgspec.convert(serialization.msgpack_restore(packed), Cut, strict=False)
+    except Exception as error:
+        raise CheckpointError(f"'{path}' is damaged, its run cannot be read: {error}") from error
 
 
 def read_state(path: Path, like: TrainState) -> TrainState:
@@ -135,14 +143,72 @@ def find(resume: Any, callbacks: Sequence[Callback]) -> Point | None:
             raise ArgumentError(f"resume={str(resume)!r} does not exist")
         return Point(Path(resume), read_cut(Path(resume)))
     found = [one.resume_point(resume == "latest") for one in callbacks]
-    points = [Path(point) for point in found if point is not None]
-    newest = max(points, key=lambda point: standing(point).stat().st_mtime_ns, default=None)
-    if newest is None:
+    paths = list(dict.fromkeys(Path(path) for path in found if path is not None))
+    if not paths:
         if resume == "latest":
             logger.info("no checkpoint to go on with; the run begins anew")
         return None
-    logger.info("the run goes on from %s", newest)
-    return Point(newest, read_cut(newest))
+    one = len(paths) == 1
+    point = Point(paths[0], read_cut(paths[0])) if one else _newest_whole(paths)
+    logger.info("the run goes on from %s", point.path)
+    return point
+
+
+def _newest_whole(paths: Sequence[Path]) -> Point:
+    """The one that has come furthest, of those that can be read.
+
+    Raises:
+        CheckpointError: none can be.
+    """
+    points = []
+    for path in paths:
+        try:
+            points.append(Point(path, read_cut(path)))
+        except CheckpointError as error:
+            logger.warning("'%s' is passed over: %s", path, error)
+    points.sort(key=lambda point: standing(point.path).stat().st_mtime_ns)
+    run_id = points[-1].cut.run_id if points else None
+    for point in sorted(points, key=lambda point: _progress(point.cut, run_id), reverse=True):
+        try:
+            read_tree(point.path)
+        except CheckpointError as error:
+            logger.warning("'%s' is passed over: %s", point.path, error)
+        else:
+            return point
+    raise CheckpointError(f"no run can go on from any of {[str(path) for path in paths]}")
+
+
+def _progress(cut: Cut, run_id: str | None) -> tuple[bool, bool, int, int, float]:
+    """How far it is; other runs, and what a failure has left without callbacks' states, come last."""
+    whole = cut.callbacks is not None
+    return cut.run_id == run_id, whole, cut.incarnation, cut.step, cut.seconds
+
+
+def _read_packed(path: Path) -> bytes | None:
+    """The packed cut in an Orbax folder; None where there is none."""
+    import orbax.checkpoint as ocp  # late, as in checkpoint.py
+
+    wanted = ocp.args.PyTreeRestore(
+        item={KEY: 0}, restore_args={KEY: ocp.RestoreArgs(np.ndarray)}, partial_restore=True
+    )
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            found = checkpointer.restore(path.absolute(), wanted)[KEY]
+    except Exception as error:
+        reason = str(error).partition("\n")[0][:300]
+        raise CheckpointError(f"cannot read checkpoint '{path}': {reason}") from error
+    return found.tobytes() if isinstance(found, np.ndarray) else None
+
+
+def _copied(value: Any) -> Any:
+    """`value` as dicts and lists of its own, in their order, which flax' own copy would sort."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        return {name: _copied(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(one) for one in value]
+    return np.asarray(value) if isinstance(value, jax.Array) else value
 
 
 def _tree(state: TrainState) -> dict[str, Any]:

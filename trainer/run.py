@@ -190,6 +190,7 @@ class Execution:
             run_id=self.run_id,
             incarnation=self._incarnation,
             seconds=publisher.now,
+            stop=loop.stop,
             **loop.committed(),
             callbacks=None if failed else self.roster.state_dicts(),
         )
@@ -200,6 +201,8 @@ class Execution:
         cut, loop = self._resumed, self.loop
         assert cut is not None
         loop.losses, loop.history, loop.metrics = cut.losses, cut.history, cut.metrics
+        if cut.stop is not None and self._publisher is not None:
+            self._publisher.sequencer.hear(cut.stop)
         if cut.callbacks is None:
             logger.warning("run %s had failed; its callbacks begin anew", cut.run_id)
         else:

@@ -32,10 +32,10 @@ class Saver:
     """A run's checkpoints: asked for in a hook, cut at the commit, written in order in a thread.
 
     A cut has every ack to its event and none to a later one. After a stop it is that of the event
-    which stopped the run, since what closes the run is not part of it: a run that goes on from there
-    goes on as if nobody had stopped it. For the same reason the weights that callbacks assign in
-    `on_train_end` (an average, the best) are not part of it: they do not fit the optimizer's state.
-    A file of the network alone that is asked for there is the network that the run ends with.
+    which stopped the run: one that was interrupted goes on from there as if it had not been, and one
+    that a callback has ended is closed again. For the same reason the weights that callbacks assign
+    in `on_train_end` (an average, the best) are not part of it: they do not fit the optimizer's
+    state. A file of the network alone that is asked for there is the network that the run ends with.
 
     Args:
         here: the state at the present event, which nothing overwrites.

@@ -102,7 +102,9 @@ class SequencerMachine(RuleBasedStateMachine):
         elif role.on_error == "stop":
             reason = f"{role.name} failed: {error}"
             model.stops.append(
-                StopRequest(by=role.name, at=model.seq, reason=reason, scope="train")
+                StopRequest(
+                    by=role.name, at=model.seq, reason=reason, scope="train", interrupts=True
+                )
             )
         if role.on_error == "detach" and not outside:
             self._detach(role)

@@ -28,7 +28,7 @@ def test_the_python_blocks_of_the_page_run_in_their_order(tmp_path):
     assert re.search(r"epoch 2: loss \d\.\d{3}, {'mse': .*'eval_loss': ", done.stdout)
     assert "stopped by Converged after step " in done.stdout
     assert "epoch 3: learning rate 0.0125\n" in done.stdout
-    assert "stopped by StopAtStep after step 10 of epoch 3: step 10 has ended" in done.stdout
+    assert "stopped by Pause after step 10 of epoch 3: to be continued" in done.stdout
     assert "completed after step 16 of epoch 4" in done.stdout
 
 

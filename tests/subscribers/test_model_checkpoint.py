@@ -359,7 +359,9 @@ def test_a_stopped_run_keeps_its_backup(tmp_path):
     """Keras' deletes it then, so that a stop at NaN loses everything (keras#21771)."""
     stop = LambdaCallback(
         on_train_step_end=lambda run_context: (
-            run_context.request_stop() if run_context.original_args().cur_step_num == 6 else None
+            run_context.request_stop(interrupts=True)
+            if run_context.original_args().cur_step_num == 6
+            else None
         )
     )
     make().train(4, DATA, [stop, BackupAndRestore(tmp_path)])

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -20,23 +19,11 @@ from flax import nnx
 from railbus.schemas.errors import ArgumentError, CheckpointError
 from railbus.schemas.lifecycle import Place, Plan, verify
 from railbus.subscribers import Callback, History, LambdaCallback, ModelCheckpoint
-from railbus.trainer import ArrayDataset, RunAhead, Trainer, save_checkpoint
+from railbus.trainer import Trainer, save_checkpoint
 
-from ..semantics.c5 import KINDS, bits
+from .watched import Watch, X, Y, data, last, make
 
 KILLS = 25
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(36, 3)).astype(np.float32)
-Y = RNG.normal(size=(36, 1)).astype(np.float32)
-
-
-def make(**run_ahead: Any) -> Trainer:
-    """The trainer of these tests as it was in the beginning; it is compiled once."""
-    return KINDS["noisy"].reset(RunAhead(**run_ahead))
-
-
-def data() -> ArrayDataset:
-    return ArrayDataset(X, Y, batch_size=8, shuffle=True)
 
 
 class Renewed:
@@ -45,65 +32,6 @@ class Renewed:
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, 36, 8):
             yield X[start : start + 8], Y[start : start + 8]
-
-
-class Watch(Callback):
-    """Notes every event; saves after a step, or in another hook, and may stop there."""
-
-    def __init__(self, hook: str = "", number: int = 0, path: Any = "", stop: bool = False) -> None:
-        self.hook, self.number, self.path, self.stop = hook, number, path, stop
-        self.seen: list[Any] = []
-        self.steps = 0
-
-    def on_train_begin(self, run_context):
-        self.steps = 0
-        self.note(run_context)
-
-    def on_train_epoch_begin(self, run_context):
-        self.note(run_context)
-
-    def on_train_step_begin(self, run_context):
-        self.note(run_context)
-
-    def on_train_step_end(self, run_context):
-        params = run_context.original_args()
-        self.steps += 1
-        params.own = self.steps
-        if params.cur_step_num % 4 == 0:
-            params.learning_rate = params.learning_rate * 0.9
-        self.note(run_context)
-
-    def on_eval_end(self, run_context):
-        self.note(run_context)
-
-    def on_train_epoch_end(self, run_context):
-        self.note(run_context)
-
-    def on_train_end(self, run_context):
-        self.note(run_context)
-
-    def note(self, run_context):
-        params, hook = run_context.original_args(), run_context.event.hook.value
-        where = (hook, params.get("cur_epoch_num"), params.cur_step_num, params.cur_batch_num)
-        outputs = params.get("net_outputs")
-        loss = None if isinstance(outputs, tuple) or outputs is None else float(outputs)
-        results = str(params.get("eval_results"))
-        self.seen.append((*where, params.get("own"), loss, float(params.learning_rate), results))
-        if (hook, params.cur_step_num) == (self.hook, self.number) and params.mode == "train":
-            run_context.save_checkpoint(self.path)
-            if self.stop:
-                run_context.request_stop()
-
-    def state_dict(self):
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state):
-        self.steps = state["steps"]
-
-
-def last(trainer: Trainer) -> list[bytes]:
-    """Its state, bit for bit."""
-    return bits(trainer._state)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +48,7 @@ PLACES += [("on_train_epoch_begin", 5)]
 
 
 @pytest.mark.parametrize(("hook", "number"), PLACES)
-@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("stop", [None, "interrupt"])
 def test_a_resumed_run_goes_on_as_if_it_had_never_ended(tmp_path, whole, hook, number, stop):
     seen, wanted, result = whole
     first = Watch(hook, number, tmp_path / "cut.ckpt", stop)
@@ -157,7 +85,7 @@ def two_batches() -> Any:
 
 @pytest.mark.parametrize("dataset", [Renewed, two_batches, shuffled_by_grain])
 def test_other_data_sets_leave_out_the_batches_that_were_trained_on(tmp_path, dataset):
-    whole, first = make(), Watch("on_train_step_end", 3, tmp_path / "cut.ckpt", stop=True)
+    whole, first = make(), Watch("on_train_step_end", 3, tmp_path / "cut.ckpt", stop="interrupt")
     whole.train(3, dataset(), Watch())
     wanted = last(whole)
     make().train(3, dataset(), first)
@@ -169,7 +97,7 @@ def test_other_data_sets_leave_out_the_batches_that_were_trained_on(tmp_path, da
 
 
 def test_the_resumed_run_is_the_next_incarnation_and_keeps_the_lifecycle(tmp_path):
-    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop=True)
+    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop="interrupt")
     make().fit(3, data(), data(), 1, first, run_id="mine")
 
     trainer = make()
@@ -187,7 +115,7 @@ def test_the_resumed_run_is_the_next_incarnation_and_keeps_the_lifecycle(tmp_pat
 def test_the_runs_own_time_goes_on(tmp_path):
     times = []
     look = LambdaCallback(on_train_step_end=lambda run_context: times.append(run_context.now()))
-    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop=True)
+    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop="interrupt")
     make().train(3, data(), [look, first])
     stopped = times[-1]
 
@@ -197,7 +125,7 @@ def test_the_runs_own_time_goes_on(tmp_path):
 
 
 def test_a_callback_whose_state_is_missing_begins_anew_and_that_is_said(tmp_path, caplog):
-    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop=True)
+    first = Watch("on_train_step_end", 7, tmp_path / "cut.ckpt", stop="interrupt")
     make().train(3, data(), first)
 
     make().train(3, data(), [History()], resume=tmp_path / "cut.ckpt")
@@ -247,11 +175,11 @@ def test_nothing_to_resume_from_begins_anew(tmp_path):
 def test_a_resumed_run_that_is_stopped_at_once_is_where_it_was(tmp_path, whole, number):
     seen, wanted, result = whole
     hook = "on_train_epoch_end" if number == 5 else "on_train_step_end"
-    make().fit(3, data(), data(), 1, Watch(hook, number, tmp_path / "a.ckpt", stop=True))
+    make().fit(3, data(), data(), 1, Watch(hook, number, tmp_path / "a.ckpt", stop="interrupt"))
 
     class Stops(Callback):
         def on_train_begin(self, run_context):
-            run_context.request_stop()
+            run_context.request_stop(interrupts=True)
 
         def on_train_end(self, run_context):
             run_context.save_checkpoint(tmp_path / "b.ckpt")

@@ -1,0 +1,114 @@
+"""Which checkpoint a run goes on from, and what comes back of it."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from railbus.schemas.errors import CheckpointError
+from railbus.subscribers import Callback
+from railbus.trainer.resume import find, read_cut
+
+from .watched import Watch, data, make
+
+
+class Offers(Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def resume_point(self, latest: bool) -> Path:
+        return self.path
+
+
+def cut_at(step: int, path: Path, **options: Any) -> Path:
+    watch = Watch("on_train_step_end", step, path, "interrupt")
+    make().train(3, data(), watch, run_id="mine", **options)
+    return path
+
+
+def lose_a_part(path: Path) -> None:
+    (path / "_METADATA").unlink()
+
+
+def change_the_arrays(path: Path) -> None:
+    """As far as their checksum tells."""
+    header = path / "_CHECKPOINT_METADATA"
+    header.write_text(re.sub(r"(crc32\W+)\d+", r"\g<1>1", header.read_text()))
+
+
+def test_the_furthest_of_the_run_counts_whatever_the_files_times_say(tmp_path):
+    """A copied checkpoint is newer than the one that was written after it."""
+    near, far = cut_at(3, tmp_path / "a.ckpt"), cut_at(7, tmp_path / "b.ckpt")
+    os.utime(near, (2e9, 2e9))
+
+    point = find("latest", [Offers(near), Offers(far)])
+
+    assert point is not None
+    assert point.path == far
+
+
+def test_a_later_incarnation_counts_more_than_a_later_step(tmp_path):
+    far = cut_at(12, tmp_path / "far.ckpt")
+    again = cut_at(5, tmp_path / "again.ckpt", resume=cut_at(3, tmp_path / "a.ckpt"))
+
+    point = find("latest", [Offers(again), Offers(far)])
+
+    assert point is not None
+    assert (point.path, point.cut.incarnation) == (again, 1)
+
+
+@pytest.mark.parametrize("damage", [lose_a_part, change_the_arrays])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, damage):
+    near, far = cut_at(3, tmp_path / "a.ckpt"), cut_at(7, tmp_path / "b.ckpt")
+    damage(far)
+
+    result = make().train(3, data(), [Watch(), Offers(far), Offers(near)], resume="latest")
+
+    assert (result.status, result.step, result.stats.steps) == ("completed", 15, 12)
+    assert any(f"'{far}' is passed over: " in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_where_no_checkpoint_can_be_read_nothing_begins_anew(tmp_path, both):
+    paths = [cut_at(3, tmp_path / "a.ckpt")] + both * [cut_at(7, tmp_path / "b.ckpt")]
+    for path in paths:
+        lose_a_part(path)
+
+    with pytest.raises(CheckpointError):
+        make().train(3, data(), [Offers(path) for path in paths], resume="latest")
+
+
+def test_dicts_come_back_in_their_order_and_callbacks_keep_theirs(tmp_path):
+    """flax sorts them."""
+    found: list[Any] = []
+
+    class Keeps(Callback):
+        state: dict[str, Any] = {
+            "z": {"b": 1, "a": [{"d": 2, "c": (3, np.float32(4))}]},
+            "a": np.arange(2),
+        }
+
+        def state_dict(self):
+            return self.state
+
+        def load_state_dict(self, state):
+            found.append(state)
+
+        def on_train_step_end(self, run_context):
+            run_context.original_args().zz = run_context.original_args().aa = 1
+
+    keeps = Keeps()
+    cut = Watch("on_train_epoch_end", 5, tmp_path / "cut.ckpt", "interrupt")
+    first = make().fit(3, data(), data(), 1, [cut, keeps])
+    second = make().fit(1, data(), data(), 1, [Watch(), keeps], resume=tmp_path / "cut.ckpt")
+
+    assert str(found[0]) == str(
+        {"z": {"b": 1, "a": [{"d": 2, "c": [3, np.float32(4)]}]}, "a": np.arange(2)}
+    )
+    assert isinstance(keeps.state["z"]["a"][0]["c"], tuple)
+    assert [list(one) for one in second.history] == [list(one) for one in first.history]
+    assert list(second.metrics) == list(first.metrics)
+    assert list(read_cut(tmp_path / "cut.ckpt").params)[:3] == ["own", "zz", "aa"]
