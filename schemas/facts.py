@@ -6,7 +6,7 @@ FACTS = frozenset(
     run_id mode epoch_num batch_num cur_epoch_num cur_step_num cur_batch_num net_outputs metrics
     eval_results metric_names network loss_fn optimizer eval_network train_dataset valid_dataset
     train_dataset_element eval_dataset_element parallel_mode device_number list_callback
-    dataset_sink_mode status stop_reason stop_by stop_at
+    dataset_sink_mode status stop_reason stop_by stop_at epoch_loss resumed_step resumed_epoch
     """.split()
 )
 # Names that only make sense when the compiled step reads them.

@@ -150,6 +150,8 @@ def _training(plan: Plan, stops: _Stops) -> Moments:
     resuming = plan.resumed is not None
     drop: tuple[str, ...] = ()
     counters = {"mode": "train", "cur_step_num": step, "cur_batch_num": 0, "batch_num": batch_num}
+    if resuming:
+        counters |= {"resumed_step": step, "resumed_epoch": place.initial_epoch}
     stops.hear((yield Fire(Hook.TRAIN_BEGIN, counters)))
     if resuming and (place.batches is None or stops.asked("train")):
         yield from _resume(place, stops)

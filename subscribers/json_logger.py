@@ -3,13 +3,15 @@
 import json
 import math
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from .checks import count, flag, path as checked_path
 from .closing import Closing
 from .context import RunContext
 from .outputs import loss_of
-from .readings import MeanLoss, plain, results_of
+from .readings import plain, results_of
 
 
 class JSONLogger(Closing):
@@ -26,14 +28,15 @@ class JSONLogger(Closing):
 
     `metrics` is what the epoch's validation found, absent without one. `reason` and `by` say why
     and by whom a run was stopped or failed, else they are null. JSON has no NaN and no infinity:
-    they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`. Every epoch goes to disk; the file
+    they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`. A run that is resumed goes on in
+    its file: its lines from after the checkpoint leave it. Every line goes to the system at once; the file
     is closed when the run ends, however it ends. An observer that misses nothing: the run waits where it is 4096
     events behind. Composer's and OLMo-core's file
     loggers; MindSpore, Keras and Lightning have none.
 
     Args:
         path: the file; missing folders are made.
-        append: go on below the lines that are there; otherwise each run replaces the file.
+        append: go on below the lines that are there; otherwise each new run replaces the file.
         every: steps from one step to the next that is written, counted over all epochs; 0: none.
 
     Raises:
@@ -52,30 +55,32 @@ class JSONLogger(Closing):
     def on_train_begin(self, run_context: RunContext) -> None:
         """Open the file."""
         self._close()
-        self._mean = MeanLoss()
+        cb_params = run_context.original_args()
+        resumed = "resumed_step" in cb_params
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        cut = self._append and _is_cut(self._path)
-        self._file = self._path.open("a" if self._append else "w", encoding="utf-8")
+        if resumed:
+            done = {"step": cb_params.resumed_step, "epoch": cb_params.resumed_epoch}
+            _go_back(self._path, cb_params.run_id, done)
+        goes_on = self._append or resumed
+        cut = goes_on and _is_cut(self._path)
+        self._file = self._path.open("a" if goes_on else "w", buffering=1, encoding="utf-8")
         if cut:
             self._file.write("\n")
 
     def on_train_step_end(self, run_context: RunContext) -> None:
         """A line for the step, if it is due."""
         cb_params = run_context.original_args()
-        loss = loss_of(cb_params.net_outputs)
-        self._mean.add(loss)
         if self._every and cb_params.cur_step_num % self._every == 0:
+            loss = loss_of(cb_params.net_outputs)
             hyperparams = run_context.hyperparams()
             self._write(run_context, "step", {"loss": loss, "hyperparams": hyperparams})
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
-        """A line for the epoch; everything goes to disk."""
-        values = {"loss": self._mean.value, "hyperparams": run_context.hyperparams()}
-        results = results_of(run_context.original_args())
+        """A line for the epoch."""
+        cb_params = run_context.original_args()
+        values = {"loss": cb_params.get("epoch_loss"), "hyperparams": run_context.hyperparams()}
+        results = results_of(cb_params)
         self._write(run_context, "epoch", values | ({"metrics": results} if results else {}))
-        self._mean = MeanLoss()
-        assert self._file is not None
-        self._file.flush()
 
     def on_train_end(self, run_context: RunContext) -> None:
         """How it ended; close the file."""
@@ -121,6 +126,26 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def _go_back(path: Path, run_id: str, done: Mapping[str, int]) -> None:
+    """Drop the lines at the end that a resumed run wrote about what is not `done` yet."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    while lines and _is_later(lines[-1], run_id, done):
+        lines.pop()
+    beside = path.with_name(f"{path.name}.tmp")
+    beside.write_bytes(b"".join(lines))
+    beside.replace(path)
+
+
+def _is_later(line: bytes, run_id: str, done: Mapping[str, int]) -> bool:
+    try:
+        found = json.loads(line)
+        event = found["event"]
+        late = event == "end" or found[event] > done[event]
+        return bool(found["run_id"] == run_id and late)
+    except (ValueError, KeyError, TypeError):
+        return not line.endswith(b"\n")  # cut off by the crash
 
 
 def _is_cut(path: os.PathLike[str]) -> bool:

@@ -197,12 +197,14 @@ class RunLoop:
             case Hook.EVAL_END:
                 return self._results()
             case Hook.TRAIN_EPOCH_END:
-                self._close_epoch()
-                return {"net_outputs": self._outputs["train"]} if "train" in self._outputs else {}
+                outputs = self._outputs.get("train")
+                return self._close_epoch() | ({} if outputs is None else {"net_outputs": outputs})
         return {}
 
     def _drop(self, hook: Hook) -> tuple[str, ...]:
         """A validation's outputs do not outlast it, even where no training step has given any."""
+        if hook in (Hook.TRAIN_EPOCH_BEGIN, Hook.TRAIN_END):
+            return ("epoch_loss",)
         leave = hook is Hook.TRAIN_EPOCH_END and "train" not in self._outputs
         return ("net_outputs",) if leave else ()
 
@@ -261,7 +263,7 @@ class RunLoop:
         kept = {key: Live(unpack(packed), packed) for key, packed in self._resume().items()}
         self._pipeline.change(lambda _: start, between=False)
         self.traced.reset()
-        self.ledger.publish({**kept, **self.traced.values})
+        self.ledger.publish({**kept, **self.traced.values}, ("resumed_step", "resumed_epoch"))
         if "net_outputs" in kept:
             self._outputs["train"] = self._shown = kept["net_outputs"]
         self.step, self.epoch, self.batches = place.step, place.epoch, place.batches
@@ -302,10 +304,13 @@ class RunLoop:
         metrics, eval_loss = self._program.results(evaluation)
         return metrics, {**metrics, "eval_loss": eval_loss}
 
-    def _close_epoch(self) -> None:
+    def _close_epoch(self) -> dict[str, Any]:
+        """Note the epoch in the history; its mean loss, where it has had a step."""
         record: dict[str, Any] = {"epoch": self.epoch}
         if self.losses:
             record["loss"] = float(np.mean(self.losses))
+        shown = {"epoch_loss": record["loss"]} if self.losses else {}
         if self.plan.validates(self.epoch):
             record.update(self.metrics)
         self.history.append(record)
+        return shown

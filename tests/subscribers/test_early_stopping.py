@@ -134,7 +134,8 @@ def test_a_state_of_another_network_is_refused():
         def on_train_begin(self, run_context):
             super().on_train_begin(run_context)
             weights = {"kernel": np.zeros((3, 1), np.float32)}
-            self.load_state_dict({"wait": 0, "best": 1.0, "best_epoch": 1, "weights": weights})
+            state = {"wait": 0, "stopped_epoch": 0, "best": 1.0, "best_epoch": 1}
+            self.load_state_dict(state | {"weights": weights})
 
     with pytest.raises(ValueError, match="that of another network"):
         fit(Resumes("mse", restore_best_weights=True), [1.0], "mse")
