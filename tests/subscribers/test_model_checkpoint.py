@@ -220,7 +220,7 @@ def test_where_every_epoch_is_kept_that_of_a_nan_is_too(tmp_path, mode):
 
 def test_a_run_that_goes_on_with_fewer_files_lets_go_of_that_of_a_nan_first(tmp_path):
     every = ModelCheckpoint("net", tmp_path, monitor="score", mode="max", save_top_k=0)
-    make(2.0, float("nan")).fit(3, DATA, DATA, 1, [every, StopAtStep(epoch=2)])
+    make(2.0, float("nan")).fit(2, DATA, DATA, 1, every)
     best = ModelCheckpoint("net", tmp_path, monitor="score", mode="max", save_top_k=2)
     make(1.0).fit(3, DATA, DATA, 1, best, resume="latest")
 
