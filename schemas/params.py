@@ -207,9 +207,8 @@ class Ledger:
     def withdraw(self) -> None:
         """The event is not committed: nothing that was written at it ever happened."""
         self.revert()
-        for key, (value, packed) in self._before.items():
-            self._store(key, value, packed)
-        self._before = {}
+        self._undo, self._before = self._before, {}
+        self.revert()
 
     def revert(self) -> None:
         """The hook has failed: what it wrote never happened."""

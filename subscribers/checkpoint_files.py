@@ -74,6 +74,9 @@ class Files:
             return None
         return max(values) if self._smaller else min(values)
 
+    def __contains__(self, path: Path) -> bool:
+        return any(one.path == str(path) for one in self._all())
+
     def state_dict(self) -> dict[str, Any]:
         """The files, the one on its way included: the checkpoint that holds this is that one."""
         return {"kept": [list(one) for one in self._all()], "latest": self.latest}

@@ -14,7 +14,7 @@ from railbus.schemas.params import CallbackParams, Ledger, Snapshot
 
 MODES: tuple[Mode, ...] = ("train", "eval")
 
-Save: TypeAlias = Callable[[str, Hook, Path, str, Mapping[str, Any], bool], "Future[Path]"]
+Save: TypeAlias = Callable[[Hook, Path, str, Mapping[str, Any], bool], "Future[Path]"]
 
 
 class RunContext:
@@ -112,12 +112,12 @@ class RunContext:
             Done when the checkpoint is safe; cancelled if the event is not committed.
 
         Raises:
-            ArgumentError: in another hook, or for a path that another callback of this run has saved.
+            ArgumentError: in another hook.
             BusClosed: outside a hook.
         """
         if self._save is None:
             raise ArgumentError("there is no trainer here whose state could be saved")
-        return self._save(self._by, self.event.hook, Path(path), format, notes or {}, wait)
+        return self._save(self.event.hook, Path(path), format, notes or {}, wait)
 
     def now(self) -> float:
         """The event's own time: seconds since the run's begin, recorded and replayable.

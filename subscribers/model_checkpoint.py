@@ -59,7 +59,7 @@ class ModelCheckpoint(Callback):
     Raises:
         ArgumentTypeError, ArgumentError: for arguments that cannot work; in `on_train_begin` for a
             monitored value that this run will not have, or two of one prefix and directory; at a
-            save for a file that another callback of the run has saved.
+            save for a file that another `ModelCheckpoint` of the list keeps.
         CheckpointError: a file cannot be written; raised at this callback's next event or at exit.
     """
 
@@ -213,6 +213,13 @@ class ModelCheckpoint(Callback):
             raise ArgumentError(f"two ModelCheckpoints save as {claimed}; give them two prefixes")
         cb_params.checkpoint_prefixes = [*others, claimed]
 
+    def _refuse_taken(self, cb_params: CallbackParams, path: Path) -> None:
+        """Functions may give two of them one name, which is only seen here."""
+        listed = [one for one in cb_params.list_callback if isinstance(one, ModelCheckpoint)]
+        others = [one for one in listed if one._files is not self._files]
+        if any(path in files for one in others for files in (one._files, one._lasts, one._broken)):
+            raise ArgumentError(f"two ModelCheckpoints save as '{path}'; let them give two names")
+
     def _save(
         self,
         run_context: RunContext,
@@ -228,6 +235,7 @@ class ModelCheckpoint(Callback):
             name = f"{self._prefix(cb_params)}{ending}"
         name = name or f"{self._name}-{epoch}_{cb_params.cur_batch_num}{ending}"
         path = self._folder(cb_params) / f"{name}.{config.format}"
+        self._refuse_taken(cb_params, path)
         files.settle(wait=True)
         done = run_context.save_checkpoint(
             path,

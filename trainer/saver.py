@@ -45,7 +45,6 @@ class Saver:
     def __init__(self, here: Callable[[], TrainState], cut: Callable[[], bytes]) -> None:
         self._here, self._cut = here, cut
         self._asked: list[_Request] = []
-        self._owners: dict[Path, str] = {}
         self._stopped: tuple[TrainState, bytes] | None = None
         self._trained: TrainState | None = None  # before what is assigned in `on_train_end`
         self._thread = ThreadPoolExecutor(1, "railbus-saver")
@@ -56,25 +55,20 @@ class Saver:
         return bool(self._asked)
 
     def ask(
-        self, by: str, hook: Hook, path: Path, format: str, notes: Mapping[str, Any], wait: bool
+        self, hook: Hook, path: Path, format: str, notes: Mapping[str, Any], wait: bool
     ) -> "Future[Path]":
         """Save once the present event is committed; the future is done when the file is safe.
 
         Args:
-            by: the callback that asks.
             wait: let the run wait for it.
 
         Raises:
-            ArgumentError: it is none of the events at which a run can be cut, or another callback
-                has saved that file, so that one would take the other's.
+            ArgumentError: it is none of the events at which a run can be cut.
         """
         allowed = (*INSIDE, *BETWEEN, Hook.EXCEPTION)
         if hook not in allowed:
             names = ", ".join(one.value for one in allowed)
             raise ArgumentError(f"a checkpoint can be saved in {names}, not in {hook.value}")
-        owner = self._owners.setdefault(path.absolute(), by)
-        if owner != by:
-            raise ArgumentError(f"{by} would replace '{path}', which {owner} saves; use two names")
         if hook is Hook.TRAIN_END and self._trained is None and self._stopped is None:
             self._trained = self._here()
         done: Future[Path] = Future()

@@ -266,7 +266,7 @@ def test_two_whose_functions_name_one_file_are_refused(tmp_path):
         for steps in (1, 3)
     ]
 
-    with pytest.raises(ArgumentError, match=r"ModelCheckpoint#2 would replace .*net.ckpt"):
+    with pytest.raises(ArgumentError, match=r"two ModelCheckpoints save as .*net.ckpt"):
         make().train(1, DATA, savers)
 
 
