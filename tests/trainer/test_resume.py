@@ -6,9 +6,10 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import jax.numpy as jnp
@@ -204,15 +205,39 @@ def test_a_save_is_cut_after_its_own_event_and_before_the_next(tmp_path):
     assert (first.steps, second.steps) == (5, 5)
 
 
+class Waits(Mapping[str, Any]):
+    """Notes that can be read once they are ready."""
+
+    def __init__(self) -> None:
+        self.ready = Event()
+
+    def __getitem__(self, name: str) -> Any:
+        return name
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        assert self.ready.wait(60)
+        return iter(["note"])
+
+
 def test_a_state_that_changes_while_it_is_written_is_saved_as_it_was(tmp_path):
+    """Nothing is written before the run has gone on."""
+
     class Grows(Callback):
         def __init__(self):
-            self.seen, self.loaded = [0], None
+            self.seen, self.loaded, self.notes = [0], None, Waits()
 
         def on_train_step_end(self, run_context):
             self.seen[0] += 1
             if self.seen[0] == 2:
+                first = tmp_path / "first.ckpt"
+                run_context.save_checkpoint(first, wait=False, notes=self.notes)
                 run_context.save_checkpoint(tmp_path / "cut.ckpt", wait=False)
+
+        def on_train_epoch_end(self, run_context):
+            self.notes.ready.set()
 
         def state_dict(self):
             return {"seen": self.seen}

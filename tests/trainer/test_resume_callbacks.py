@@ -60,7 +60,7 @@ class Thrice(Notes):
 
 
 def odd(run_context: Any) -> bool:
-    return run_context.original_args().cur_step_num % 2 == 1
+    return bool(run_context.original_args().cur_step_num % 2)
 
 
 KINDS: dict[str, Callable[[Callback], Callback]] = {
@@ -77,11 +77,13 @@ KINDS: dict[str, Callable[[Callback], Callback]] = {
 }
 
 
-def run(make_list: Callable[[], list[Any]], path: Path, cut: Any) -> tuple[list[Any], Any]:
+def run(
+    make_list: Callable[[], list[Any]], path: Path, cut: tuple[str, int] | None
+) -> tuple[list[Any], Any]:
     """The steps of each, and the last state: in one run, or in two around `cut`."""
     options: dict[str, Any] = {}
     if cut is not None:
-        ends = Watch(*cut, path, "interrupt")
+        ends = Watch(cut[0], cut[1], path, "interrupt")
         make(block_steps=4).fit(3, data(), data(), 1, [ends, *make_list()])
         options["resume"] = path
     trainer, callbacks = make(), make_list()
@@ -126,7 +128,7 @@ def test_every_cut_gives_the_same_acks_lines_and_state(tmp_path, capsys, hook):
         return [(hook, shown.get("cur_step_num"), one.patches) for hook, shown, one in found]
 
     def printed() -> list[str]:
-        return capsys.readouterr().out.splitlines()
+        return list(capsys.readouterr().out.splitlines())
 
     def fit(watch: Watch, **options: Any) -> tuple[Any, list[str], Any]:
         trainer = make()
