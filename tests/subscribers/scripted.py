@@ -9,6 +9,7 @@ import optax
 from flax import nnx
 
 from railbus.schemas.codec import pack, unpack
+from railbus.subscribers import Callback
 from railbus.trainer import RunAhead, RunResult, Trainer
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(4)]
@@ -29,6 +30,17 @@ class Scripted:
 
     def compute(self) -> Any:
         return next(self._values)
+
+
+class Pause(Callback):
+    """Interrupts the run at the end of a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == self.step:
+            run_context.request_stop(interrupts=True)
 
 
 def make_trainer(metrics=frozenset({"mse"}), run_ahead=None) -> Trainer:

@@ -7,10 +7,10 @@ import optax
 import pytest
 from flax import nnx
 
-from railbus.subscribers import Callback, EMAWeights, LambdaCallback, StopAtStep
+from railbus.subscribers import Callback, EMAWeights, LambdaCallback
 from railbus.trainer import RunAhead, Trainer, load_checkpoint
 
-from .scripted import DATA, carried, make_trainer
+from .scripted import DATA, Pause, carried, make_trainer
 
 
 class Weights(Callback):
@@ -110,7 +110,7 @@ def test_a_validation_that_fails_gives_the_weights_back(exact, hook, first):
     assert np.array_equal(kernel_of(trainer), weights.seen[8])
 
 
-@pytest.mark.parametrize("stops", [[], [StopAtStep(step=8)]])
+@pytest.mark.parametrize("stops", [[], [Pause(8)]])
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_run_that_goes_on_after_its_end_has_the_trained_weights_and_a_file_the_average(
     tmp_path, stops, exact

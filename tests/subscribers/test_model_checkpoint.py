@@ -20,10 +20,11 @@ from railbus.subscribers import (
     LambdaCallback,
     ModelCheckpoint,
     OnRequestExit,
-    StopAtStep,
 )
 from railbus.trainer import Trainer, load_checkpoint
 from railbus.trainer.checkpoint import read_metadata
+
+from .scripted import Pause
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(1, 5)]
 
@@ -320,7 +321,7 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_being_replaced(
     folder = "backup_dir" if kind is BackupAndRestore else "directory"
     saver, again = (kind(**arguments, **{folder: tmp_path}) for _ in range(2))
     act = saver.request if kind is OnRequestExit else None
-    stop = StopAtStep(step=6) if act is None else Sends(6, act)
+    stop = Pause(6) if act is None else Sends(6, act)
     make().train(3, DATA, [stop, saver])
     (tmp_path / name).rename(tmp_path / f".{name}.old")
     for newer in tmp_path.glob("net-1_*"):
@@ -357,14 +358,7 @@ def test_a_run_that_has_failed_goes_on_where_it_was_backed_up(tmp_path, frequenc
 
 def test_a_stopped_run_keeps_its_backup(tmp_path):
     """Keras' deletes it then, so that a stop at NaN loses everything (keras#21771)."""
-    stop = LambdaCallback(
-        on_train_step_end=lambda run_context: (
-            run_context.request_stop(interrupts=True)
-            if run_context.original_args().cur_step_num == 6
-            else None
-        )
-    )
-    make().train(4, DATA, [stop, BackupAndRestore(tmp_path)])
+    make().train(4, DATA, [Pause(6), BackupAndRestore(tmp_path)])
 
     assert names(tmp_path) == ["backup-6.ckpt"]
     result = make().train(4, DATA, BackupAndRestore(tmp_path))

@@ -37,7 +37,7 @@ class Times(Callback):
         self.since = run_context.now()
         if step == CUT and self.path is not None:
             run_context.save_checkpoint(self.path)
-            run_context.request_stop()
+            run_context.request_stop(interrupts=True)
 
     def of(self, *steps: int) -> float:
         return sum(self.seconds[step] for step in steps)
