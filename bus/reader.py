@@ -1,5 +1,6 @@
 """One file of a recording, open for reading."""
 
+import logging
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,27 @@ from railbus.schemas.hooks import Hook
 
 from . import scan
 from .about import About
-from .segment import ABOUT, COLUMNS, FORMAT, INDEX, Acted, LogLine, unpack_event
+from .segment import (
+    ABOUT,
+    COLUMNS,
+    FORMAT,
+    INDEX,
+    SUM,
+    Acted,
+    LogLine,
+    acts,
+    checksum,
+    unpack_event,
+)
+
+logger = logging.getLogger(__name__)
 
 Item: TypeAlias = Committed | Gap | LogLine
 T = TypeVar("T")
+
+
+class NotBegun(RecordingError):
+    """Raised for a file that breaks off before it says which run it is of: nothing is in it."""
 
 
 class Segment:
@@ -30,6 +48,7 @@ class Segment:
         end: the byte after the last record that was read.
 
     Raises:
+        NotBegun: its writer has just opened it, or was killed then.
         RecordingError: it is no segment of a recording, or does not hold what says so.
     """
 
@@ -43,6 +62,7 @@ class Segment:
             self.footer = scan.sealed(self.file)
             self.notes, self.end = self._head()
             self.about = self._about()
+            self.notes = {name: one for name, one in self.notes.items() if self._holds(name, one)}
         except BaseException:
             self.file.close()
             raise
@@ -74,19 +94,19 @@ class Segment:
                     if isinstance(item, Committed):
                         acted = None
                     yield item
-            self.end = part.end
             if part.opcode == Opcode.DATA_END:
                 return
+            self.end = part.end
         if self.footer is not None:
             raise RecordingError(f"'{self.path}' was closed, but its end is missing")
 
     def index(self) -> np.ndarray[Any, Any]:
         """A row of `segment.COLUMNS` for each chunk that holds events, as int64."""
         if self._index is None:
-            found = self._scanned() if self.footer is None else self._stored()
-            if found.size and (found[:, 1:] < 0).any():
+            found = self.scanned() if self.footer is None else self._stored()
+            if (found < 0).any() or (found[:, 0] >= self.file.seek(0, 2)).any():
                 raise RecordingError(f"the index of '{self.path}' is damaged")
-            if len(found) > 1 and (np.diff(found, axis=0) < 0).any():
+            if (np.diff(found, axis=0) < 0).any():
                 raise RecordingError(f"the index of '{self.path}' is damaged: it goes back")
             self._index = found
         return self._index
@@ -99,13 +119,21 @@ class Segment:
         return None if statistics is None else statistics.message_count
 
     def check(self) -> None:
-        """Compare the checksum of all data, which a closed file has.
+        """Compare a closed file with what its writer said of it: checksum, count and index.
 
         Raises:
-            RecordingError: it is another.
+            RecordingError: something is another.
         """
-        if self.footer is None:
-            return
+        held = sum(2 if isinstance(one, Committed) and acts(one) else 1 for one in self.items())
+        if held != self.messages():
+            raise RecordingError(
+                f"'{self.path}' holds {held} messages, its writer counted {self.messages()}"
+            )
+        if not np.array_equal(self.index(), self.scanned()):
+            raise RecordingError(f"the index of '{self.path}' is damaged: it is of another file")
+        self._check_sum()
+
+    def _check_sum(self) -> None:
         end, given = next(
             (part.offset, int.from_bytes(part.body[:4], "little"))
             for part in scan.parts(self.file)
@@ -124,10 +152,7 @@ class Segment:
             return _decoded(Gap, data)
         if topic == "log":
             return _decoded(LogLine, data)
-        try:
-            hook = Hook(topic)
-        except ValueError as error:
-            raise RecordingError(f"unknown channel {topic!r}") from error
+        hook = _hook(topic)
         begun = unpack_event(data, self.about, hook)
         event = begun.event
         decision = Decision(run_id=event.run_id, seq=event.seq, hook=hook)
@@ -155,6 +180,8 @@ class Segment:
 
     def _about(self) -> About:
         head = self.notes.pop(ABOUT, None)
+        if head is None and self.footer is None and next(self._chunks(), None) is None:
+            raise NotBegun(f"'{self.path}' breaks off before it says which run it is of")
         if head is None:
             raise RecordingError(f"'{self.path}' does not say which run it is of")
         if head.get("format") != FORMAT:
@@ -166,13 +193,25 @@ class Segment:
             raise RecordingError(f"'{self.path}' is damaged: wrong checksum of what the run is")
         return _decoded_json(About, text)
 
+    def _holds(self, name: str, note: dict[str, str]) -> bool:
+        """Whether a note is as it was written."""
+        given = note.pop(SUM, None)
+        if given != checksum(name, note):
+            logger.warning("'%s': the note %r is damaged and left out", self.path, name)
+            return False
+        return True
+
+    def _chunks(self) -> Iterator[scan.Part]:
+        if not scan.begins(self.file):
+            return iter(())
+        return (part for part in scan.parts(self.file) if part.opcode == Opcode.CHUNK)
+
     def _learn(self) -> None:
         """The channels stand in the first chunk."""
-        for part in scan.parts(self.file):
-            if part.opcode == Opcode.CHUNK:
-                for _ in scan.messages(part, self._channels):
-                    pass
-                return
+        for part in self._chunks():
+            for _ in scan.messages(part, self._channels):
+                pass
+            return
 
     def _stored(self) -> np.ndarray[Any, Any]:
         assert self.footer is not None
@@ -186,22 +225,28 @@ class Segment:
             raise RecordingError(f"the index of '{self.path}' is damaged")
         return np.frombuffer(data, "<i8").reshape(-1, len(COLUMNS))
 
-    def _scanned(self) -> np.ndarray[Any, Any]:
+    def scanned(self) -> np.ndarray[Any, Any]:
+        """What the index of this file has to be."""
         rows, step, channels = [], 0, dict[int, str]()
-        for part in scan.parts(self.file):
-            if part.opcode != Opcode.CHUNK:
-                continue
+        for part in self._chunks():
             first: tuple[int, ...] | None = None
             for topic, data in scan.messages(part, channels):
                 if topic in ("decision", "gap", "log"):
                     continue
-                begun = unpack_event(data, self.about, Hook(topic))
+                begun = unpack_event(data, self.about, _hook(topic))
                 if begun.event.hook.mode == "train":
                     step = begun.step
                 first = first or (begun.event.seq, begun.event.time_ns, step, begun.epoch)
             if first is not None:
                 rows.append((part.offset, *first))
         return np.array(rows, np.int64).reshape(-1, len(COLUMNS))
+
+
+def _hook(topic: str) -> Hook:
+    try:
+        return Hook(topic)
+    except ValueError as error:
+        raise RecordingError(f"unknown channel {topic!r}") from error
 
 
 def _decoded(kind: type[T], data: bytes) -> T:

@@ -1,13 +1,13 @@
 """Recordings: a run's committed events in files, to be read, searched, checked and repaired (C9)."""
 
-import re
 import threading
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import dropwhile
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-import numpy as np
 
 from railbus.schemas.errors import ArgumentError, RecordingError
 from railbus.schemas.events import Committed, Gap
@@ -15,12 +15,12 @@ from railbus.schemas.hooks import Hook
 from railbus.schemas.lifecycle import verify
 
 from .about import About
+from .folder import NAME, segments_of
 from .observer import hooks_named
-from .reader import Segment
-from .segment import COLUMNS, LogLine, acts
+from .place import Place, place_of
+from .reader import Item, NotBegun, Segment
+from .segment import LogLine
 
-NAME = re.compile(r"(\d{3,})-(\d{8,})\.mcap")
-FOLDER = "events"
 PAUSE = 0.05  # seconds between two looks at a file that is being written
 
 Entry: TypeAlias = Committed | Gap
@@ -42,33 +42,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     sealed: bool
     ended: bool
-
-
-def segment_name(incarnation: int, first: int) -> str:
-    """The name of the file that begins with event `first`."""
-    return f"{incarnation:03d}-{first:08d}.mcap"
-
-
-def segments_of(path: Path) -> dict[int, list[Path]]:
-    """The files of a recording by incarnation, each in the order of events.
-
-    Args:
-        path: a run's directory, its folder of events, or one file.
-
-    Raises:
-        RecordingError: there are none.
-    """
-    if path.is_file():
-        found = NAME.fullmatch(path.name)
-        return {int(found[1]) if found else 0: [path]}
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
-    files: dict[int, list[tuple[int, Path]]] = {}
-    for one in folder.iterdir() if folder.is_dir() else ():
-        if named := NAME.fullmatch(one.name):
-            files.setdefault(int(named[1]), []).append((int(named[2]), one))
-    if not files:
-        raise RecordingError(f"there is no recording in '{path}'")
-    return {number: [one for _, one in sorted(files[number])] for number in sorted(files)}
 
 
 class Recording:
@@ -103,7 +76,6 @@ class Recording:
         with Segment(found[wanted][0]) as first:
             self.about: About = first.about
             self.notes = first.notes
-            self.unsealed = first.footer is None
 
     @property
     def files(self) -> list[Path]:
@@ -136,8 +108,8 @@ class Recording:
             RecordingError: at damage.
         """
         wanted = hooks_named(hooks)
-        place = _place(seq=seq, epoch=epoch, step=step, time=time)
-        entries = self._all() if place is None else self._from(*place)
+        place = place_of(seq=seq, epoch=epoch, step=step, time=time)
+        entries = self._all() if place is None else self._from(place)
         return (one for one in entries if isinstance(one, Gap) or one.event.hook in wanted)
 
     def follow(
@@ -157,9 +129,8 @@ class Recording:
 
     def log(self) -> Iterator[LogLine]:
         """The lines of Railbus' own log."""
-        for path in self.files:
-            with Segment(path) as segment:
-                yield from (one for one in segment.items() if isinstance(one, LogLine))
+        contents = self._contents(self.files, None, self._begins)
+        return (one for one in contents if isinstance(one, LogLine))
 
     def verify(self) -> Report:
         """Read everything and check it: sums, counts, order, and the lifecycle's grammar (C4).
@@ -183,7 +154,7 @@ class Recording:
         verify(self.about.plan, stream, whole=False)
         for _ in stream:
             pass
-        sealed = [_checked(path) for path in self.files]
+        sealed = [closed(path) for path in self.files]
         return Report(
             run_id=self.about.run_id,
             incarnation=self.incarnation,
@@ -196,47 +167,62 @@ class Recording:
         )
 
     def _all(self) -> Iterator[Entry]:
-        expected: int | None = None
-        for path in self.files:
-            with self._segment(path) as segment:
-                expected = yield from _contiguous(segment, None, expected)
+        yield from _joined(self._contents(self.files, None, self._begins))
 
-    def _from(self, column: str, value: int) -> Iterator[Entry]:
-        """From the first entry whose `column` has reached `value` on."""
-        files, number = self.files, COLUMNS.index(column)
-        at, offset = 0, None
-        for place, path in enumerate(files):
-            with self._segment(path) as segment:
-                rows = segment.index()
-            if not len(rows) or (place and rows[0, number] >= value):
+    def _from(self, place: Place) -> Iterator[Entry]:
+        """From the first entry that has reached `place` on."""
+        files = self.files
+        at, offset, expected = 0, None, self._begins
+        for number, path in enumerate(files):
+            try:
+                with self._segment(path) as segment:
+                    row = place.before(segment.index(), number > 0)
+            except NotBegun:
                 break
-            row = max(int(np.searchsorted(rows[:, number], value)) - 1, 0)
-            at, offset = place, int(rows[row, 0])
-        reached, expected = False, None
-        for path in files[at:]:
-            with self._segment(path) as segment:
-                for entry in _contiguous(segment, offset, expected):
-                    reached = reached or _reaches(entry, column, value)
-                    if reached:
-                        yield entry
-                    expected = after(entry)
-            offset = None
+            if row is None and number:
+                break
+            if row is not None and len(row):
+                at, offset, expected = number, int(row[0, 0]), int(row[0, 1])
+        entries = _joined(self._contents(files[at:], offset, expected))
+        return dropwhile(lambda entry: not place.reached(entry), entries)
+
+    @property
+    def _begins(self) -> int | None:
+        """The `seq` that it has to begin with; None where a file does not tell by its name."""
+        named = NAME.fullmatch(self.path.name) if self.path.is_file() else None
+        return 0 if not self.path.is_file() else None if named is None else int(named[2])
+
+    def _contents(
+        self, files: Sequence[Path], since: int | None, expected: int | None
+    ) -> Iterator[Item]:
+        """What is in these files, in the first one from byte `since` on."""
+        for path in files:
+            try:
+                segment = self._segment(path)
+            except NotBegun:
+                if path == files[-1]:
+                    return
+                raise
+            with segment:
+                for item in contiguous(segment, since, expected):
+                    yield item
+                    expected = after(item, expected)
+            since = None
 
     def _followed(self, patience: float | None) -> Iterator[Entry]:
-        expected: int | None = None
-        since, done, never = None, 0, threading.Event()
-        waited = 0.0
+        expected, since, done = self._begins, None, 0
+        never, waited = threading.Event(), 0.0
         while patience is None or waited < patience:
-            path = self.files[done]
-            with self._segment(path) as segment:
-                for entry in _contiguous(segment, since, expected):
+            over = False
+            files = self.files
+            with suppress(NotBegun), self._segment(files[done]) as segment:
+                for entry in _joined(contiguous(segment, since, expected)):
                     yield entry
-                    waited, expected = 0.0, after(entry)
+                    waited, expected = 0.0, after(entry, expected)
                     if isinstance(entry, Committed) and self.about.plan.ends_with(entry.event.hook):
                         return
-                since = segment.end
-                over = segment.footer is not None
-            if over and len(self.files) > done + 1:
+                since, over = segment.end, segment.footer is not None
+            if over and len(files) > done + 1:
                 since, done = None, done + 1
                 continue
             never.wait(PAUSE)
@@ -245,72 +231,55 @@ class Recording:
     def _segment(self, path: Path) -> Segment:
         segment = Segment(path)
         here, there = segment.about, self.about
-        if (here.run_id, here.incarnation) != (there.run_id, there.incarnation):
+        if here != there:
             segment.__exit__()
-            raise RecordingError(f"'{path}' belongs to run {here.run_id!r}, not {there.run_id!r}")
+            raise RecordingError(
+                f"'{path}' is of {here.run_id!r}, incarnation {here.incarnation}, which differs from "
+                f"{there.run_id!r}, incarnation {there.incarnation}, in the files before"
+            )
         return segment
 
 
-def _place(**places: float | None) -> tuple[str, int] | None:
-    given = {name: value for name, value in places.items() if value is not None}
-    if not given:
-        return None
-    if len(given) > 1:
-        raise ArgumentError(f"one place at a time, got {', '.join(given)}")
-    name, value = next(iter(given.items()))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise ArgumentError(f"{name} must be a number of at least 0, got {value!r}")
-    return ("time_ns", round(value * 1e9)) if name == "time" else (name, int(value))
-
-
-def _reaches(entry: Entry, column: str, value: int) -> bool:
-    if isinstance(entry, Gap):
-        return column == "seq" and entry.last >= value
-    event = entry.event
-    match column:
-        case "seq":
-            return event.seq >= value
-        case "time_ns":
-            return event.time_ns >= value
-        case "epoch":
-            return entry.epoch >= value
-    return event.hook.mode == "train" and entry.step >= value
-
-
-def after(entry: Entry) -> int:
+def after(item: Item, expected: int | None) -> int | None:
     """The `seq` of the event that comes next."""
-    return 1 + (entry.last if isinstance(entry, Gap) else entry.event.seq)
+    if isinstance(item, LogLine):
+        return expected
+    return 1 + (item.last if isinstance(item, Gap) else item.event.seq)
 
 
-def _contiguous(
-    segment: Segment, since: int | None, expected: int | None
-) -> Generator[Entry, None, int | None]:
-    """The entries of one file, each the next after the one before."""
+def contiguous(segment: Segment, since: int | None, expected: int | None) -> Iterator[Item]:
+    """What is in one file from byte `since` on, each event the next after the one before.
+
+    Raises:
+        RecordingError: at damage, or where an event is not the expected one.
+    """
     for item in segment.items(since):
-        if isinstance(item, LogLine):
-            continue
-        first = item.first if isinstance(item, Gap) else item.event.seq
-        if expected is None and since is None:
-            named = NAME.fullmatch(segment.path.name)
-            expected = first if named is None else int(named[2])
-        if expected is not None and first != expected:
-            raise RecordingError(
-                f"expected event #{expected}, got #{first} in '{segment.path}': events are missing"
-            )
-        expected = after(item)
+        if not isinstance(item, LogLine):
+            first = item.first if isinstance(item, Gap) else item.event.seq
+            if expected not in (None, first) or (isinstance(item, Gap) and item.last < first):
+                raise RecordingError(
+                    f"expected event #{expected}, got #{first} in '{segment.path}': events are "
+                    f"missing"
+                )
+            expected = after(item, expected)
         yield item
-    return expected
 
 
-def _checked(path: Path) -> bool:
-    """Whether a file was closed; then all that it holds is what was put there."""
-    with Segment(path) as segment:
-        if segment.footer is None:
-            return False
-        segment.check()
-        held = sum(2 if isinstance(one, Committed) and acts(one) else 1 for one in segment.items())
-        if held != segment.messages():
-            raise RecordingError(
-                f"'{path}' holds {held} messages, its writer counted {segment.messages()}"
-            )
-    return True
+def _joined(items: Iterable[Item]) -> Iterator[Entry]:
+    """Without the log's lines."""
+    return (item for item in items if not isinstance(item, LogLine))
+
+
+def closed(path: Path) -> bool:
+    """Whether a file was closed by its writer.
+
+    Raises:
+        RecordingError: it was, and something in it is not as it was then.
+    """
+    try:
+        with Segment(path) as segment:
+            if segment.footer is not None:
+                segment.check()
+            return segment.footer is not None
+    except NotBegun:
+        return False

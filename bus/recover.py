@@ -3,15 +3,19 @@
 import fcntl
 import os
 import shutil
+from contextlib import suppress
+from filecmp import cmp
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from railbus.schemas.errors import RecordingError
-from railbus.schemas.events import Committed, Gap
+from railbus.schemas.events import Committed
 
+from .folder import segments_of
 from .reader import Segment
-from .recording import after, segments_of
+from .recording import after, closed, contiguous
 from .segment import SegmentWriter
 
 
@@ -21,7 +25,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the file.
         torn: where the original is kept.
-        events: how many events the file has now; it is gone where there were none.
+        events: how many events the file has now; it is gone where none was right.
         reason: what was wrong with it.
     """
 
@@ -44,8 +48,9 @@ def recover(path: str | Path) -> list[Recovered]:
         RecordingError: there is no recording, or one that is still being written.
     """
     done = []
-    for files in segments_of(Path(path)).values():
-        expected: int | None = None
+    path = Path(path)
+    for files in _found(path).values():
+        expected = None if path.is_file() else 0
         broken = False
         for one in files:
             with _locked(one):
@@ -54,6 +59,15 @@ def recover(path: str | Path) -> list[Recovered]:
                 done.append(result)
                 broken = True
     return done
+
+
+def _found(path: Path) -> dict[int, list[Path]]:
+    try:
+        return segments_of(path)
+    except RecordingError:
+        if any(path.rglob("*.torn")):  # nothing of it was right
+            return {}
+        raise
 
 
 class _locked:
@@ -73,49 +87,70 @@ class _locked:
         self._file.close()
 
 
-def _recovered(
-    path: Path, expected: int | None, broken: bool
-) -> tuple[Recovered | None, int | None]:
+def _recovered(path: Path, expected: int | None, broken: bool) -> tuple[Recovered | None, int]:
     """What was done with a file, and the `seq` that comes after it."""
-    new = path.with_suffix(".new")
     try:
-        segment = Segment(path)
+        if broken:
+            raise RecordingError("it follows a torn or damaged file")
+        return None, _sound(path, expected)
     except RecordingError as error:
-        return _replaced(path, None, 0, str(error)), expected
-    reason = "it follows a torn or damaged file" if broken else None
-    events = 0
-    with segment, new.open("wb") as file:
-        writer = SegmentWriter(file, segment.about, segment.notes)
-        try:
-            for item in () if broken else segment.items():
-                if isinstance(item, (Committed, Gap)):
-                    first = item.first if isinstance(item, Gap) else item.event.seq
-                    if expected is not None and first != expected:
-                        raise RecordingError(f"expected event #{expected}, got #{first}")
-                    expected = after(item)
-                    events += 1
-                writer.write(item)
-        except RecordingError as error:
-            reason = str(error)
-        writer.seal()
-    if reason is None and segment.footer is None:
-        reason = "its writer did not close it"
-    if reason is None:
-        new.unlink()
-        return None, expected
-    return _replaced(path, new, events, reason), expected
-
-
-def _replaced(path: Path, new: Path | None, events: int, reason: str) -> Recovered:
-    """Keep the original under another name before its own goes to the new file."""
-    torn = path.with_suffix(".mcap.torn")
-    if not torn.exists():
-        shutil.copyfile(path, part := path.with_suffix(".part"))
-        os.replace(part, torn)
-    if new is not None and events:
+        reason = str(error)
+    new = path.with_suffix(".new")
+    events = 0 if broken else _rewritten(path, new, expected)
+    torn = _kept(path)
+    if events:
         os.replace(new, path)
     else:
         path.unlink()
-        if new is not None:
-            new.unlink()
-    return Recovered(path=path, torn=torn, events=events, reason=reason)
+        new.unlink(missing_ok=True)
+    _sync(path.parent)
+    return Recovered(path=path, torn=torn, events=events, reason=reason), 0
+
+
+def _sound(path: Path, expected: int | None) -> int:
+    """The `seq` after a file that is closed and in which nothing is wrong.
+
+    Raises:
+        RecordingError: another file.
+    """
+    if not closed(path):
+        raise RecordingError("its writer did not close it")
+    with Segment(path) as segment:
+        for item in contiguous(segment, None, expected):
+            expected = after(item, expected)
+    return expected or 0
+
+
+def _rewritten(path: Path, new: Path, expected: int | None) -> int:
+    """Write the right part of a file into a new one; returns how many events that has."""
+    events = 0
+    with suppress(RecordingError), Segment(path) as segment, new.open("wb") as file:
+        writer = SegmentWriter(file, segment.about, segment.notes)
+        with suppress(RecordingError):
+            for item in contiguous(segment, None, expected):
+                writer.write(item)
+                events += isinstance(item, Committed)
+        writer.seal()
+    return events
+
+
+def _kept(path: Path) -> Path:
+    """A copy of the original, under a name that no other one has."""
+    names = (path.with_suffix(f".mcap.torn{number or ''}") for number in count())
+    torn = next(one for one in names if not one.exists() or cmp(one, path, shallow=False))
+    if not torn.exists():
+        part = path.with_suffix(".part")
+        shutil.copyfile(path, part)
+        _sync(part)
+        os.replace(part, torn)
+        _sync(path.parent)
+    return torn
+
+
+def _sync(path: Path) -> None:
+    """Have a file or the names in a folder on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import islice
 from typing import IO, Any, NamedTuple, TypeAlias
 
 import zstandard
@@ -23,14 +24,21 @@ from mcap.writer import MCAP0_MAGIC
 
 from railbus.schemas.errors import RecordingError
 
-MAX_RECORD = 64 << 20  # bytes of one record in the file; the index of 10^6 events has 0.6 MB
 MAX_CHUNK = 16 << 20  # bytes of a chunk, unpacked
+MAX_RECORD = 64 << 20  # bytes of an index; that of 10^6 events has 0.6 MB
+MAX_HEAD = 4 << 20  # bytes of any other record: what is built from it takes many times more
+MAX_GROUP = 64 << 10  # bytes of a summary's group that is looked at, or of a channel
+MAX_GROUPS = 16
 _RECORD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<HIQQ")
 _FOOTER = _RECORD.size + 20 + len(MCAP0_MAGIC)  # bytes that a sealed file ends with
-_IN_DATA = frozenset(
-    (Opcode.HEADER, Opcode.METADATA, Opcode.CHUNK, Opcode.ATTACHMENT, Opcode.DATA_END)
-)
+_LARGEST = {  # bytes of the records of the data section
+    int(Opcode.HEADER): MAX_HEAD,
+    int(Opcode.METADATA): MAX_HEAD,
+    int(Opcode.CHUNK): MAX_CHUNK + MAX_GROUP,  # packed by zstd it may be a little larger
+    int(Opcode.ATTACHMENT): MAX_RECORD,
+    int(Opcode.DATA_END): MAX_HEAD,
+}
 
 Message: TypeAlias = tuple[str, bytes]  # topic and data
 
@@ -75,7 +83,7 @@ def sealed(file: IO[bytes]) -> Footer | None:
 
 
 def parts(file: IO[bytes], offset: int | None = None) -> Iterator[Part]:
-    """The records of the data section, from `offset` on, as far as they are whole.
+    """The records of the data section, from `offset` to its end, as far as they are whole.
 
     Raises:
         RecordingError: at a record that no recording has, or that is too large.
@@ -85,15 +93,16 @@ def parts(file: IO[bytes], offset: int | None = None) -> Iterator[Part]:
     while at + _RECORD.size <= size:
         file.seek(at)
         opcode, length = _RECORD.unpack(file.read(_RECORD.size))
-        if opcode not in _IN_DATA:
+        most = _LARGEST.get(opcode)
+        if most is None:
             raise RecordingError(f"unknown record {opcode} at byte {at}")
+        if length > most:
+            raise RecordingError(f"a record of {length} bytes at byte {at}, the limit is {most}")
         if at + _RECORD.size + length > size:
             return
-        if length > MAX_RECORD:
-            raise RecordingError(
-                f"a record of {length} bytes at byte {at}, the limit is {MAX_RECORD}"
-            )
         yield Part(opcode, at, file.read(length))
+        if opcode == Opcode.DATA_END:
+            return
         at += _RECORD.size + length
 
 
@@ -136,7 +145,7 @@ def messages(part: Part, channels: dict[int, str]) -> Iterator[Message]:
             if topic is None:
                 raise RecordingError(f"a message of no channel in the chunk at byte {part.offset}")
             yield topic, data[at + _MESSAGE.size : at + length]
-        elif opcode == Opcode.CHANNEL:
+        elif opcode == Opcode.CHANNEL and length <= MAX_GROUP:
             channel = _read(Channel, Part(opcode, part.offset, data[at : at + length]))
             channels[channel.id] = channel.topic
         elif opcode != Opcode.SCHEMA:
@@ -170,11 +179,13 @@ def summary(file: IO[bytes], footer: Footer) -> tuple[Statistics | None, list[At
 
 def _groups(data: bytes, start: int, offsets: int) -> Iterator[Part]:
     """The records of the summary's groups of statistics and attachments."""
-    for part in _records(data, offsets, len(data)):
+    for part in islice(_records(data, offsets, len(data)), MAX_GROUPS):
         group = _read(SummaryOffset, part)
         if group.group_opcode in (Opcode.STATISTICS, Opcode.ATTACHMENT_INDEX):
+            if group.group_length > MAX_GROUP:
+                raise RecordingError(f"the summary has a group of {group.group_length} bytes")
             first = group.group_start - start
-            yield from _records(data, first, first + group.group_length)
+            yield from _records(data, first, min(first + group.group_length, len(data)))
 
 
 def _records(data: bytes, at: int, end: int) -> Iterator[Part]:

@@ -23,19 +23,16 @@ from railbus.schemas.events import Ack, Committed, Decision, Event, Gap
 from railbus.schemas.hooks import Hook
 
 from .about import About
+from .scan import MAX_CHUNK
 
 FORMAT = "1"
 ABOUT = "railbus"  # the metadata record that says what the run is
 INDEX = "railbus-index"  # the attachment that says where in the file which event is
-COLUMNS = (
-    "offset",
-    "seq",
-    "time_ns",
-    "step",
-    "epoch",
-)  # of the index, for each chunk's first event
+COLUMNS = ("offset", "seq", "time_ns", "step", "epoch")  # of the index: each chunk's first event
 CHUNK_EVENTS = 64
-CHUNK_BYTES = 1 << 20  # of snapshots
+CHUNK_BYTES = 1 << 20
+SLACK = 1 << 20  # bytes that a chunk has room for beside its messages
+SUM = "crc32"  # a note's key for its checksum
 _KEYS = (
     b"\x87\xa3seq\xcf",
     b"\xa7time_ns\xcf",
@@ -121,6 +118,11 @@ def acts(entry: Committed) -> bool:
     return bool(entry.acks or decision.stops or decision.patches or decision.detached)
 
 
+def checksum(name: str, values: Mapping[str, str]) -> str:
+    """What a note of the run is checked by."""
+    return str(zlib.crc32(json.dumps([name, sorted(values.items())]).encode()))
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """JSON Schemas of the messages, by kind."""
     number, params = {"type": "integer", "minimum": 0}, {"type": "object"}
@@ -145,7 +147,7 @@ class SegmentWriter:
     def __init__(
         self, file: IO[bytes], about: About, notes: Mapping[str, Mapping[str, str]]
     ) -> None:
-        self.events = self.pending = 0
+        self.pending = self.size = 0
         self._file, self._bytes = file, 0
         self._index: list[tuple[int, ...]] = []
         self._first: tuple[int, ...] = ()
@@ -163,22 +165,25 @@ class SegmentWriter:
         head = {"format": FORMAT, "about": text, "crc32": str(zlib.crc32(text.encode()))}
         self._writer.add_metadata(ABOUT, head)
         for name, values in notes.items():
-            self._writer.add_metadata(name, dict(values))
+            self._writer.add_metadata(name, {**values, SUM: checksum(name, values)})
         self._channels = self._register()
         file.flush()
 
-    @property
-    def size(self) -> int:
-        """Bytes in the file so far."""
-        return self._file.tell()
-
     def write(self, item: Committed | Gap | LogLine) -> None:
-        """The next committed event, or what stands between two of them."""
+        """The next committed event, or what stands between two of them.
+
+        Raises:
+            OSError: the file cannot take it.
+            RecordingError: it is larger than what is read back.
+        """
         if isinstance(item, Gap):
             self._add("gap", self._last_ns, msgspec.msgpack.encode(item))
             self.flush()
         elif isinstance(item, LogLine):
-            self._add("log", self._last_ns, msgspec.msgpack.encode(item))
+            self._add("log", self._last_ns or item.wall_ns, msgspec.msgpack.encode(item))
+            self.pending += 1
+            if self._bytes >= CHUNK_BYTES:
+                self.flush()
         elif isinstance(item, Committed):
             self._write(item)
 
@@ -188,6 +193,7 @@ class SegmentWriter:
             self._index.append((self._file.tell(), *self._first))
         self._first, self.pending, self._bytes = (), 0, 0
         self._writer.flush()  # type: ignore[no-untyped-call]  # mcap's
+        self.size = self._file.tell()
         if sync:
             os.fdatasync(self._file.fileno())
 
@@ -203,30 +209,26 @@ class SegmentWriter:
 
     def _write(self, entry: Committed) -> None:
         event = entry.event
-        if not self.pending:
-            self._begin(entry)
-        elif event.hook.mode == "train":
+        if event.hook.mode == "train":
             self._step = entry.step
+        self._first = self._first or (event.seq, event.time_ns, self._step, entry.epoch)
         if acts(entry):
             acted = Acted(seq=event.seq, hook=event.hook, decision=entry.decision, acks=entry.acks)
             self._add("decision", event.wall_ns, msgspec.msgpack.encode(acted))
         self._add(event.hook.value, event.wall_ns, pack_event(entry))
-        self.events += 1
         self.pending += 1
-        self._bytes += len(event.snapshot)
         if self.pending >= CHUNK_EVENTS or self._bytes >= CHUNK_BYTES:
             self.flush()
 
-    def _begin(self, entry: Committed) -> None:
-        """The first event of a chunk."""
-        event = entry.event
-        if event.hook.mode == "train":
-            self._step = entry.step
-        self._first = (event.seq, event.time_ns, self._step, entry.epoch)
-
     def _add(self, topic: str, wall_ns: int, data: bytes) -> None:
-        self._last_ns = wall_ns
-        self._writer.add_message(self._channels[topic], wall_ns, data, wall_ns)
+        self._last_ns = log_ns = max(self._last_ns, wall_ns)
+        self._bytes += len(data)
+        if self._bytes > MAX_CHUNK - SLACK:
+            raise RecordingError(
+                f"a message of {len(data)} bytes on {topic!r} is too large for a recording: at "
+                f"most {MAX_CHUNK - SLACK} are read at once"
+            )
+        self._writer.add_message(self._channels[topic], log_ns, data, wall_ns)
 
     def _register(self) -> dict[str, int]:
         known = {

@@ -1,6 +1,7 @@
 """A lossless listener of a log: every committed entry, as it is, for who writes a run down (C9)."""
 
 import threading
+import time
 from collections import deque
 
 from railbus.schemas.events import Committed, Gap
@@ -12,13 +13,14 @@ from .window import RING_BYTES
 
 GATHER = 0.02  # seconds from a first entry to the taking of all that have come by then
 CROWD = 512  # entries that are taken at once
+AGE = 0.4  # seconds that an entry may wait before the run waits for it
 
 
 class Tap:
     """Committed entries on their way to one thread that takes them; none is ever lost.
 
-    The run waits while more than `lag` entries (or 64 MiB of snapshots) are not `done`. An
-    interrupt of that wait takes nothing away: the entry is queued before it.
+    The run waits while more than `lag` entries (or 64 MiB of snapshots) are not `done`, or one of
+    them has not been for 0.4 seconds. An interrupt of that wait takes nothing away: the entry is queued before it.
 
     Args:
         lag: 0 lets the run wait until each entry is done.
@@ -37,6 +39,7 @@ class Tap:
         self._lag = lag
         self._queue: deque[Committed | Gap] = deque()
         self._behind, self._bytes = 0, 0
+        self._taken_at = self._oldest = 0.0
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._arrived, self._crowded = threading.Event(), threading.Event()
@@ -51,7 +54,7 @@ class Tap:
             self.last = entry.event.seq
             self._bytes += len(entry.event.snapshot)
             self._put(entry)
-            if self._behind > self._lag or self._bytes > RING_BYTES:
+            if self._waits():
                 self._crowded.set()
                 while self._waits() and not self._room.wait(INTERRUPT_POLL):
                     pass
@@ -67,6 +70,7 @@ class Tap:
             return []
         self._crowded.wait(GATHER)
         with self._lock:
+            self._taken_at = time.monotonic()
             taken = list(self._queue)
             self._queue.clear()
             if not self.closed:
@@ -78,6 +82,7 @@ class Tap:
         """What was taken is where it should be."""
         with self._lock:
             self._behind -= len(taken)
+            self._oldest = self._taken_at  # those left came after it
             self._bytes -= sum(
                 len(one.event.snapshot) for one in taken if isinstance(one, Committed)
             )
@@ -93,6 +98,8 @@ class Tap:
 
     def _put(self, item: Committed | Gap) -> None:
         self._queue.append(item)
+        if not self._behind:
+            self._oldest = time.monotonic()
         self._behind += 1
         if len(self._queue) == 1:
             self._arrived.set()
@@ -100,4 +107,7 @@ class Tap:
             self._crowded.set()
 
     def _waits(self) -> bool:
-        return not self.closed and (self._behind > self._lag or self._bytes > RING_BYTES)
+        if self.closed or not self._behind:
+            return False
+        late = time.monotonic() - self._oldest > AGE
+        return late or self._behind > self._lag or self._bytes > RING_BYTES

@@ -10,12 +10,12 @@ from typing import IO, Literal, get_args
 from railbus.schemas.events import Committed, Gap
 
 from .about import About
-from .recording import FOLDER, segment_name
+from .folder import FOLDER, segment_name
 from .segment import LogLine, SegmentWriter
 
 Flush = Literal["lifecycle", "every", "durable"]
 FLUSHES: tuple[Flush, ...] = get_args(Flush)
-FLUSH_SECONDS = 0.5  # after which what was written is in the file
+FLUSH_SECONDS = 0.3  # after which what was written is in the file
 ROTATE_BYTES = 64 << 20
 ROTATE_SECONDS = 600.0
 
@@ -26,7 +26,7 @@ class Tape:
     Args:
         directory: the run's.
         flush: when an event is in its file: "lifecycle": with the next that is no step's, a stop,
-            64 more or half a second; "every": at once; "durable": at once and on the disk.
+            64 more or 0.3 seconds; "every": at once; "durable": at once and on the disk.
         notes: what the files say of the run beside `about`, by topic.
         rotate_bytes, rotate_seconds: at what size and age the next file begins.
     """
@@ -46,19 +46,23 @@ class Tape:
         self._file: IO[bytes] | None = None
         self._writer: SegmentWriter | None = None
         self._opened = self._since = 0.0
+        self._next = 0
 
     def write(self, item: Committed | Gap | LogLine) -> None:
         """The next of the run.
 
         Raises:
-            OSError: the file cannot take it; nothing more should be written.
+            OSError, RecordingError: the file cannot take it; nothing more should be written.
         """
-        writer = self._writer or self._begin(item)
+        writer = self._writer or self._begin()
         if not writer.pending:
             self._since = time.monotonic()
         writer.write(item)
+        if isinstance(item, Gap):
+            self._next = item.last + 1
         if not isinstance(item, Committed):
             return
+        self._next = item.event.seq + 1
         if self._flush != "lifecycle":
             self._flushed(writer)
         elif not item.event.hook.is_step or item.decision.stops:
@@ -95,15 +99,8 @@ class Tape:
         """A new file."""
         return path.open("xb")
 
-    def _begin(self, item: Committed | Gap | LogLine) -> SegmentWriter:
-        first = (
-            item.event.seq
-            if isinstance(item, Committed)
-            else item.first
-            if isinstance(item, Gap)
-            else 0
-        )
-        path = self._folder / segment_name(self._about.incarnation, first)
+    def _begin(self) -> SegmentWriter:
+        path = self._folder / segment_name(self._about.incarnation, self._next)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = self.open(path)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,9 +111,7 @@ class Tape:
         return self._writer
 
     def _flushed(self, writer: SegmentWriter) -> None:
-        writer.flush()
-        if self._flush == "durable" and self._file is not None:
-            os.fdatasync(self._file.fileno())
+        writer.flush(sync=self._flush == "durable")
 
     def _sync_folder(self) -> None:
         if self._flush != "durable":

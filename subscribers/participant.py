@@ -111,7 +111,7 @@ class CallbackParticipant:
         else:
             self._ledger.revert()
             patch = None
-            text = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
             tally.errors += 1
             self._say(turn, error)
         if stop is not None:

@@ -5,11 +5,13 @@ import platform
 import shutil
 import subprocess
 import time
+from collections import deque
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from railbus.bus.about import About
-from railbus.bus.recording import FOLDER, NAME
+from railbus.bus.folder import FOLDER, NAME
 from railbus.bus.segment import LogLine
 from railbus.bus.sequencer import Policy
 from railbus.bus.tape import FLUSHES, Flush, Tape
@@ -94,29 +96,33 @@ class Recorder(Follower):
 
     def take(self, entry: Committed | Gap) -> None:
         """The next entry of the log."""
-        tape = self._tape
-        assert tape is not None
-        for line in self._lines.taken():
-            tape.write(line)
-        tape.write(entry)
+        assert self._tape is not None
+        self._write_lines()
+        self._tape.write(entry)
         self._lines.seq = 1 + (entry.last if isinstance(entry, Gap) else entry.event.seq)
 
     def idle(self) -> None:
         """What has waited for long enough goes into the file."""
         assert self._tape is not None
+        self._write_lines()
         self._tape.idle()
 
     def over(self, failed: bool) -> None:
         """Close the file: sealed, or as it is where it could not be written."""
         self._lines.leave()
-        tape, self._tape = self._tape, None
-        assert tape is not None
-        if failed:
+        assert self._tape is not None
+        try:
+            if not failed:
+                self._write_lines()
+                self._tape.seal()
+        finally:
+            tape, self._tape = self._tape, None
             tape.close()
-            return
+
+    def _write_lines(self) -> None:
+        assert self._tape is not None
         for line in self._lines.taken():
-            tape.write(line)
-        tape.seal()
+            self._tape.write(line)
 
 
 class _Lines(logging.Handler):
@@ -125,11 +131,11 @@ class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.seq = 0
-        self._kept: list[LogLine] = []
+        self._kept: deque[LogLine] = deque()
 
     def watch(self) -> None:
         """A run begins."""
-        self.seq, self._kept = 0, []
+        self.seq, self._kept = 0, deque()
         logging.getLogger("railbus").addHandler(self)
 
     def leave(self) -> None:
@@ -144,16 +150,14 @@ class _Lines(logging.Handler):
                 wall_ns=time.time_ns(),
                 level=record.levelname,
                 logger=record.name,
-                message=record.getMessage(),
+                message=record.getMessage().encode(errors="backslashreplace").decode(),
             )
         )
 
-    def taken(self) -> list[LogLine]:
+    def taken(self) -> Iterator[LogLine]:
         """The lines that were kept, once."""
-        if not self._kept:
-            return self._kept
-        taken, self._kept = self._kept, []
-        return taken
+        while self._kept:
+            yield self._kept.popleft()
 
 
 def _versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 
-from railbus.bus import Draft, EventBus, Publisher
+from railbus.bus import About, Draft, EventBus, Publisher
 from railbus.schemas import Decision, Fire, Hook, Ledger, Need, Plan, lifecycle
 from railbus.schemas.events import Committed
 from railbus.subscribers import Callback, Roster, RunContext
@@ -61,6 +61,7 @@ def play(
     plan: Plan,
     bus: EventBus | None = None,
     played: Played | None = None,
+    incarnation: int = 0,
 ) -> Played:
     """Carry a run out to its end; `played` can be looked at meanwhile."""
     bus = EventBus() if bus is None else bus
@@ -69,8 +70,11 @@ def play(
     with start_blocking_portal() as portal:
         with portal.wrap_async_context_manager(bus.open("run", roster.workers)) as log:
             roster.enter(ledger, lambda mode: played.publisher.sequencer.stop_requested(mode))
-            played.publisher = Publisher(log, roster.participants, ledger)
+            played.publisher = Publisher(log, roster.participants, ledger, incarnation)
+            roles = tuple(one.role for one in roster.participants)
+            log.about = About(run_id="run", incarnation=incarnation, plan=plan, roles=roles)
             try:
+                roster.watch(log, played.publisher.sequencer.request_stop)
                 while steps.moment is not None:
                     if isinstance(steps.moment, Fire):
                         played.publisher.publish(steps.drafts())
@@ -79,6 +83,7 @@ def play(
             except BaseException as error:
                 played.error = error
                 played.publisher.publish(_last(error))
+            played.error = roster.dismiss() or played.error
             roster.exit(None)
             played.log, played.params = log.entries(), dict(ledger.params)
     return played
