@@ -38,8 +38,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 def recover(path: str | Path) -> list[Recovered]:
     """Replace each torn or damaged file by one with its right part, closed; originals are kept.
 
-    Twice is once. What follows a damaged place is left out, the files after it too: a recording is
-    a prefix of its run.
+    Twice is once. What follows a place where events are missing is left out, later files too: a
+    recording is a prefix of its run.
 
     Args:
         path: a run's directory, its `events` folder, or one file.
@@ -51,13 +51,11 @@ def recover(path: str | Path) -> list[Recovered]:
     path = Path(path)
     for files in _found(path).values():
         expected = None if path.is_file() else 0
-        broken = False
         for one in files:
             with _locked(one):
-                result, expected = _recovered(one, expected, broken)
+                result, expected = _recovered(one, expected)
             if result is not None:
                 done.append(result)
-                broken = True
     return done
 
 
@@ -87,16 +85,14 @@ class _locked:
         self._file.close()
 
 
-def _recovered(path: Path, expected: int | None, broken: bool) -> tuple[Recovered | None, int]:
+def _recovered(path: Path, expected: int | None) -> tuple[Recovered | None, int | None]:
     """What was done with a file, and the `seq` that comes after it."""
     try:
-        if broken:
-            raise RecordingError("it follows a torn or damaged file")
         return None, _sound(path, expected)
     except RecordingError as error:
         reason = str(error)
     new = path.with_suffix(".new")
-    events = 0 if broken else _rewritten(path, new, expected)
+    events, expected = _rewritten(path, new, expected)
     torn = _kept(path)
     if events:
         os.replace(new, path)
@@ -104,10 +100,10 @@ def _recovered(path: Path, expected: int | None, broken: bool) -> tuple[Recovere
         path.unlink()
         new.unlink(missing_ok=True)
     _sync(path.parent)
-    return Recovered(path=path, torn=torn, events=events, reason=reason), 0
+    return Recovered(path=path, torn=torn, events=events, reason=reason), expected
 
 
-def _sound(path: Path, expected: int | None) -> int:
+def _sound(path: Path, expected: int | None) -> int | None:
     """The `seq` after a file that is closed and in which nothing is wrong.
 
     Raises:
@@ -118,20 +114,21 @@ def _sound(path: Path, expected: int | None) -> int:
     with Segment(path) as segment:
         for item in contiguous(segment, None, expected):
             expected = after(item, expected)
-    return expected or 0
+    return expected
 
 
-def _rewritten(path: Path, new: Path, expected: int | None) -> int:
-    """Write the right part of a file into a new one; returns how many events that has."""
+def _rewritten(path: Path, new: Path, expected: int | None) -> tuple[int, int | None]:
+    """Write the right part of a file into a new one: how many events that has, what comes next."""
     events = 0
     with suppress(RecordingError), Segment(path) as segment, new.open("wb") as file:
         writer = SegmentWriter(file, segment.about, segment.notes)
         with suppress(RecordingError):
             for item in contiguous(segment, None, expected):
                 writer.write(item)
+                expected = after(item, expected)
                 events += isinstance(item, Committed)
         writer.seal()
-    return events
+    return events, expected
 
 
 def _kept(path: Path) -> Path:

@@ -29,7 +29,7 @@ from railbus.subscribers import Callback, Recorder
 POLICIES: dict[str, Callable[[int, float], bool]] = {
     "lifecycle": lambda lost, seconds: lost <= 64 or seconds <= 1.0,
     "every": lambda lost, seconds: lost <= 1,
-    "durable": lambda lost, seconds: lost == 0,
+    "durable": lambda lost, seconds: lost <= 0,
 }
 PLAN = Plan(mode="train", epochs=200, batch_num=50, valid_batch_num=5, valid_frequency=2)
 ROWS = 100_000
@@ -39,10 +39,10 @@ _ROW = struct.Struct("<dII")  # when, checksum of the snapshot, whether it is th
 class Killed(msgspec.Struct):
     """What a killed run has left behind; events are (seq, checksum of the snapshot).
 
-    `committed` ends with the last event that is known to be: the one before the last that was seen.
+    All that were `seen` but the last are certainly committed, that one may be.
     """
 
-    committed: list[tuple[int, int]]
+    seen: list[tuple[int, int]]
     times: list[float]
     read: list[tuple[int, int]]
     recovered: list[tuple[int, int]]
@@ -51,8 +51,9 @@ class Killed(msgspec.Struct):
     @property
     def lost(self) -> tuple[int, float]:
         """How many committed events are missing, and in how many seconds they were committed."""
-        count = len(self.committed) - len(self.read)
-        return count, self.times[-1] - self.times[-count] if count > 0 else 0.0
+        certain = len(self.seen) - 1
+        count = certain - len(self.read)
+        return count, self.times[certain - 1] - self.times[len(self.read)] if count > 0 else 0.0
 
 
 class Killer:
@@ -99,12 +100,11 @@ def found(folder: Path) -> Killed:
     """What is in a killed run's folder, before and after it is recovered."""
     data = (folder / "seen").read_bytes()
     rows = [row for row in _ROW.iter_unpack(data) if row[2]]
-    committed = [(seq, row[1]) for seq, row in enumerate(rows)][:-1]
+    seen = [(seq, row[1]) for seq, row in enumerate(rows)]
     read, error = _read(folder / "run")
     recover_if_any(folder / "run")
     recovered, again = _read(folder / "run")
-    times = [row[0] for row in rows][: len(committed)]
-    return Killed(committed, times, read, recovered, error or again)
+    return Killed(seen, [row[0] for row in rows], read, recovered, error or again)
 
 
 def recover_if_any(path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_killed_run_leaves_an_exact_prefix_and_loses_no_more_than_its_policy_a
             killed = killer.kill(number)
 
             assert killed.error is None
-            assert killed.read == killed.committed[: len(killed.read)]
+            assert killed.read == killed.seen[: len(killed.read)]
             lost, seconds = killed.lost
             assert POLICIES[flush](lost, seconds)
             assert killed.recovered == killed.read
