@@ -14,3 +14,4 @@ from .publisher import (
 from .recording import Recording as Recording, Report as Report
 from .recover import Recovered as Recovered, recover as recover
 from .sequencer import Role as Role, Sequencer as Sequencer, Verdict as Verdict
+from .stream import Events as Events, Stream as Stream

@@ -29,6 +29,20 @@ def ungrouped() -> Iterator[None]:
         raise errors.exceptions[0] from errors.exceptions[0].__cause__
 
 
+@asynccontextmanager
+async def serving(workers: Sequence[Worker]) -> AsyncIterator[None]:
+    """The workers serve in a task group until the block is left."""
+    with ungrouped():
+        async with create_task_group() as group:
+            for worker in workers:
+                await group.start(worker.run)
+            try:
+                yield
+            finally:
+                for worker in workers:
+                    worker.close()
+
+
 class EventBus:
     """Committed events of the runs in this process, for whoever wants to watch.
 
@@ -94,15 +108,8 @@ class EventBus:
         """
         log = self._begin(run_id)
         try:
-            with ungrouped():
-                async with create_task_group() as group:
-                    for worker in workers:
-                        await group.start(worker.run)
-                    try:
-                        yield log
-                    finally:
-                        for worker in workers:
-                            worker.close()
+            async with serving(workers):
+                yield log
         finally:
             log.close()
 

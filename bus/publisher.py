@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -41,8 +42,21 @@ class Answer(Enum):
     EXPIRED = "it has missed its deadline"
 
 
-Drafts: TypeAlias = Generator[Draft, Decision, None]
+Drafts: TypeAlias = Generator[Draft, Decision, Any]
 Walk: TypeAlias = Generator["Turn", Ack | Answer | None, None]
+
+
+def last_words(
+    error: BaseException,
+    by: str | None,
+    counters: Mapping[str, int] = MappingProxyType({}),
+    at: int | None = None,
+) -> Generator[Draft, Decision, Decision]:
+    """The terminal event of a run that has failed; `by` is the participant that raised, if one did."""
+    ending = {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
+    if by is not None:
+        ending["stop_by"] = by
+    return (yield Draft(Hook.EXCEPTION, {**counters, **ending}, at=at, error=error))
 
 
 class Participant(Protocol):
@@ -165,8 +179,7 @@ class Publisher:
         while draft is not None:
             turn.event = event = self._event(draft)
             turn.error = draft.error
-            counters = self.ledger.params
-            step, epoch = counters.get("cur_step_num", 0), counters.get("cur_epoch_num", 0)
+            step, epoch = self._place(draft)
             k = sequencer.open(event, time.monotonic(), step, epoch)
             while k is not None:
                 turn.participant = participant = self._participants[k]
@@ -203,6 +216,11 @@ class Publisher:
             wall_ns=self._begin_wall_ns + now,
             snapshot=self.ledger.snapshot(),
         )
+
+    def _place(self, draft: Draft) -> tuple[int, int]:
+        """Step and epoch of the event of `draft`, which is the present one."""
+        counters = self.ledger.params
+        return counters.get("cur_step_num", 0), counters.get("cur_epoch_num", 0)
 
     def _expire(self, k: int) -> None:
         participant = self._participants[k]

@@ -1,7 +1,7 @@
 """What travels: hooks, events, acks, snapshots and the errors around them."""
 
 from .codec import Reference as Reference, pack as pack, unpack as unpack
-from .errors import RailbusError as RailbusError
+from .errors import NotRecorded as NotRecorded, RailbusError as RailbusError
 from .events import (
     Ack as Ack,
     Committed as Committed,

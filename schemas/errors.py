@@ -14,6 +14,9 @@ RailbusError
 ├── StateGone           (RuntimeError)    the state of a step that `exact=False` has not kept
 ├── DeadlineExceeded    (TimeoutError)    a participant did not ack within its deadline
 ├── ObserverError       (RuntimeError)    an observer asks for what only participants can do
+├── NotRecorded         (LookupError)     a replayed callback asks for what a recording does not hold
+├── StreamGap           (LookupError)     events are missing in a stream that is replayed
+├── RecordedFailure     (RuntimeError)    what a recorded run failed with, for `on_exception`
 └── BusClosed           (RuntimeError)    a call on a run or bus that has ended
 """
 
@@ -94,6 +97,18 @@ class DeadlineExceeded(RailbusError, TimeoutError):
 
 class ObserverError(RailbusError, RuntimeError):
     """Raised when an observer tries to stop a run: what it sees has happened already."""
+
+
+class NotRecorded(RailbusError, LookupError):
+    """Raised in a replay for what the recording does not hold; no AttributeError, see `getattr`."""
+
+
+class StreamGap(RailbusError, LookupError):
+    """Raised when a stream misses events that a replayed callback would have got."""
+
+
+class RecordedFailure(RailbusError, RuntimeError):
+    """Stands in a replay for the exception that the recorded run failed with."""
 
 
 class BusClosed(RailbusError, RuntimeError):

@@ -8,7 +8,7 @@
 Its driver is the trainer, a synthetic stream, or `verify`, which checks a recorded one.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -104,6 +104,12 @@ class Need(Enum):
 
 Moments: TypeAlias = Generator[Fire | Need, Any, None]
 RESULTS = ("metrics", "eval_results")
+# What begins no more once a stop was asked for, by whose stop (C3).
+UNITS: Mapping[Hook, Mode] = {
+    Hook.TRAIN_EPOCH_BEGIN: "train",
+    Hook.TRAIN_STEP_BEGIN: "train",
+    Hook.EVAL_STEP_BEGIN: "eval",
+}
 
 
 def lifecycle(plan: Plan) -> Moments:

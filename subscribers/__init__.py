@@ -1,4 +1,4 @@
-"""Callbacks: what users subclass, those that are built in, and the workers that run them."""
+"""Callbacks: what users subclass, those that are built in, the workers that run them; replay."""
 
 from .backup_and_restore import BackupAndRestore as BackupAndRestore
 from .callback import Callback as Callback, callback_list as callback_list
@@ -6,6 +6,7 @@ from .checkpoint_config import CheckpointConfig as CheckpointConfig
 from .context import RunContext as RunContext
 from .csv_logger import CSVLogger as CSVLogger
 from .device_monitor import DeviceMonitor as DeviceMonitor
+from .difference import acks_of as acks_of
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
 from .filters import between as between, every as every, once as once, when as when
@@ -24,10 +25,13 @@ from .progress_bar import ProgressBar as ProgressBar
 from .prometheus import Prometheus as Prometheus
 from .recorder import Recorder as Recorder
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+from .replay import replay as replay
+from .replayed import Patched as Patched, Replayed as Replayed
 from .roster import Roster as Roster
 from .stop_at_step import StopAtStep as StopAtStep
 from .stop_at_time import StopAtTime as StopAtTime
 from .summary_collector import SummaryCollector as SummaryCollector
+from .synthesize import synthesize as synthesize
 from .tensorboard import TensorBoard as TensorBoard
 from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
 from .threshold import Threshold as Threshold

@@ -44,10 +44,14 @@ class FollowerWatcher(Watcher):
     least_lag = 0
 
     def __init__(
-        self, name: str, callback: Callback, stop_requested: Callable[[Mode], bool]
+        self,
+        name: str,
+        callback: Callback,
+        stop_requested: Callable[[Mode], bool],
+        replays: bool = False,
     ) -> None:
         assert isinstance(callback, Follower)
-        super().__init__(name, callback, stop_requested)
+        super().__init__(name, callback, stop_requested, replays)
         if self.role.hooks or callback.needs:
             raise ArgumentError(f"{name} takes entries; it cannot have hooks or needs beside")
         self._follower = callback

@@ -34,13 +34,18 @@ class Roster:
     database, a file) they may use in the others. Observers are entered and exited there too, but
     called in threads of their own.
 
+    Args:
+        replays: the run is a recorded one. It waits for every observer, so that none misses an
+            event, and has no networks to keep for them.
+
     Attributes:
         participants: those whom the run waits for, in order.
         watchers: the observers, in order.
     """
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, callbacks: Sequence[Callback], *, replays: bool = False) -> None:
         self.callbacks = tuple(callbacks)
+        self._replays = replays
         self.participants: list[CallbackParticipant] = []
         self.watchers: list[Watcher] = []
         self._members: list[CallbackParticipant | Watcher] = []
@@ -168,7 +173,7 @@ class Roster:
                     )
                 self._members.append(member)
             views = [one.views for one in self.watchers if one.views is not None]
-            if views:
+            if views and not self._replays:
                 keeper = self._participant(
                     "Keeper of networks", Keeper(views), ledger, stop_requested
                 )
@@ -179,8 +184,8 @@ class Roster:
         self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
     ) -> CallbackParticipant | Watcher:
         if seated.observes:
-            follows = isinstance(seated, Follower)
-            watcher = (FollowerWatcher if follows else Watcher)(name, seated, stop_requested)
+            kind = FollowerWatcher if isinstance(seated, Follower) else Watcher
+            watcher = kind(name, seated, stop_requested, self._replays)
             self.watchers.append(watcher)
             return watcher
         self.participants.append(self._participant(name, seated, ledger, stop_requested))

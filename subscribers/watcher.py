@@ -9,6 +9,7 @@ from collections.abc import Callable
 from railbus.bus.log import EventLog
 from railbus.bus.observer import Observer
 from railbus.bus.tap import Tap
+from railbus.bus.window import RING_EVENTS
 from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Event, Gap
 from railbus.schemas.hooks import Hook, Mode
@@ -29,6 +30,8 @@ class Watcher:
 
     Args:
         name: unique within the run.
+        replays: the run is a recorded one and waits for it, whatever its `lag`; its networks are
+            not there.
 
     Attributes:
         callback: the observer.
@@ -44,7 +47,11 @@ class Watcher:
     least_lag = 1
 
     def __init__(
-        self, name: str, callback: Callback, stop_requested: Callable[[Mode], bool]
+        self,
+        name: str,
+        callback: Callback,
+        stop_requested: Callable[[Mode], bool],
+        replays: bool = False,
     ) -> None:
         self.role = role_of(name, callback)
         self.tally = Tally()
@@ -54,10 +61,11 @@ class Watcher:
         _check(name, callback, self.role.hooks, self.least_lag)
         waits = callback.lag is not None
         every = callback.needs.get("train_network")
-        self.views = Views(every, self.role, waits) if every else None
+        self.views = Views(every, self.role, waits) if every and not replays else None
         self._drain = seconds(f"{name}.drain_seconds", callback.drain_seconds)
         self.callback = callback
         self._context = ObserverContext(stop_requested, name)
+        self._lag = callback.lag or (RING_EVENTS if replays else None)
         self._observer: Observer | Tap = self._listener()
         self._thread = threading.Thread(target=self._serve, name=f"railbus {name}", daemon=True)
         self._lock = threading.Lock()
@@ -67,7 +75,7 @@ class Watcher:
 
     def _listener(self) -> Observer | Tap:
         """What it gets the log's entries through."""
-        return Observer(self.role.hooks, lag=self.callback.lag, rules=self.role.rules)
+        return Observer(self.role.hooks, lag=self._lag, rules=self.role.rules)
 
     def start(self, log: EventLog, request_stop: Callable[[str, str], None]) -> None:
         """Follow the run from its first event."""

@@ -16,7 +16,7 @@ from railbus.bus.about import About
 from railbus.bus.bus import EventBus, ungrouped
 from railbus.bus.log import EventLog
 from railbus.bus.observer import Observer
-from railbus.bus.publisher import Draft, Drafts, Publisher
+from railbus.bus.publisher import Drafts, Publisher, last_words
 from railbus.schemas.errors import BusClosed
 from railbus.schemas.hooks import Hook, Mode
 from railbus.subscribers.callback import Callback, needs_of
@@ -229,11 +229,8 @@ class Execution:
 
 
 def _last_words(error: BaseException, by: str | None, loop: RunLoop) -> Drafts:
-    changes: dict[str, Any] = loop.counters if loop.trains and loop.epoch else {}
-    changes |= {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
-    if by is not None:
-        changes["stop_by"] = by
-    loop.failed((yield Draft(Hook.EXCEPTION, changes, error=error)))
+    counters = loop.counters if loop.trains and loop.epoch else {}
+    loop.failed((yield from last_words(error, by, counters)))
 
 
 def carry_out(bus: EventBus, execution: Execution) -> RunResult:

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from railbus.schemas.errors import ArgumentError, NotTraced, StateGone
+from railbus.schemas.errors import NotTraced, StateGone
 from railbus.schemas.events import Decision
 from railbus.schemas.hooks import Mode
+from railbus.schemas.hyperparams import like
 from railbus.schemas.params import Ledger
 
 from .hyperparams import replace, scheduled, values_of
@@ -53,7 +54,9 @@ class Traced:
         """The check of an assignment in `cb_params`, by name."""
         checks: dict[str, Callable[[Any], Any]] = {}
         for name in self._names - {"train_network"}:
-            checks[name] = self._refusal(name) if name in self._scheduled else self._check(name)
+            checks[name] = (
+                self._refusal(name) if name in self._scheduled else like(name, self.values[name])
+            )
         if self._names:
             checks["train_network"] = self._check_params
         return checks
@@ -73,20 +76,6 @@ class Traced:
             return TrainState(Values(params, state.network.rest), optimizer)
 
         return apply
-
-    def _check(self, name: str) -> Callable[[Any], Any]:
-        like = np.asarray(self.values[name])
-
-        def check(value: Any) -> Any:
-            array = np.asarray(value)
-            numeric = array.dtype.kind in "biuf" and array.shape == like.shape
-            if not numeric or not np.isfinite(array).all():
-                raise ArgumentError(
-                    f"cb_params.{name} takes a finite number like {self.values[name]!r}, got {value!r}"
-                )
-            return array.astype(like.dtype)[()]
-
-        return check
 
     def _refusal(self, name: str) -> Callable[[Any], Any]:
         def refuse(value: Any) -> Any:

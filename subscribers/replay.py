@@ -1,0 +1,181 @@
+"""`replay`: recorded events fed to callbacks, through the bus that a run uses (C10)."""
+
+import io
+import logging
+import sys
+from collections.abc import Collection, Iterable
+from contextlib import redirect_stdout
+from typing import Any, Literal, TextIO
+
+import msgspec
+from anyio.from_thread import start_blocking_portal
+
+from railbus.bus.about import About
+from railbus.bus.bus import serving
+from railbus.bus.stream import Stream
+from railbus.schemas.errors import ArgumentError
+from railbus.schemas.events import Committed
+from railbus.schemas.hooks import Hook, Mode
+
+from .callback import Callback, callback_list, refuse_legacy
+from .checks import positive
+from .feed import Until, contiguous, hook_of, last_of, paced, up_to
+from .player import Log, Player, members_of
+from .recorded import Load, RecordedLedger
+from .replayed import Replayed
+from .roster import Roster
+
+logger = logging.getLogger(__name__)
+
+
+def replay(
+    stream: Stream,
+    callbacks: Any,
+    *,
+    clock: Literal["recorded"] | float = "recorded",
+    until: Until = None,
+    only: Collection[Hook | str] | None = None,
+    echo: bool = False,
+    gaps: Literal["raise", "skip"] = "raise",
+    network: Load | None = None,
+) -> Replayed:
+    """Feed a recorded run to callbacks: they are called as in a live run, in the defined sequence.
+
+    They see what the run published, with what they themselves write into `cb_params`. Participants
+    of the recorded run that are not given, by name, act as they did; observers of it do not. A stop
+    that is not in the record ends the feed where it would have ended the run (`diverged`). Live
+    things, which a recording names only, raise `NotRecorded` when something is asked of them; there
+    is no state to save either. Events that failed were never committed, so no recording has them.
+    Observers get every event, with a reference as `train_network`; what their errors ask for has no
+    effect. Callbacks of a resumed run begin anew.
+
+    Args:
+        callbacks: one, or a list or tuple of them, as for a trainer; used up as by a run.
+        clock: `"recorded"` waits for nothing; a number is how many times faster than the recorded
+            run events come. `run_context.now()` tells the recorded time in both.
+        until: the last event to feed: a `seq`, a hook's name, or a function of the event that is
+            true at it.
+        only: hooks to deliver; None means all.
+        echo: print what the callbacks print, too.
+        gaps: `"skip"` goes on after events that are missing; what callbacks wrote in between is
+            then taken from the record.
+        network: gives the parameters of the network at an event, or None; see `checkpoints`.
+
+    Raises:
+        ArgumentTypeError, ArgumentError, CallbackTypeError: for arguments that cannot work; what an
+            `__enter__` raised passes too.
+        StreamGap: events are missing.
+        SnapshotError: a recorded snapshot is none.
+    """
+    if gaps not in ("raise", "skip"):
+        raise ArgumentError(f"gaps must be 'raise' or 'skip', got {gaps!r}")
+    speed = None if clock == "recorded" else positive("clock", clock)
+    feed = up_to(contiguous(stream, gaps == "skip"), last_of(until))
+    about, given = stream.about, callback_list(callbacks)
+    if about.plan.valid_frequency is not None:
+        refuse_legacy(given)
+    if about.plan.resumed is not None:
+        logger.warning("run %s was resumed; its callbacks begin anew in the replay", about.run_id)
+    performance = _Performance(about, given, _hooks(only), network)
+    printed = _Printed(sys.stdout if echo else None)
+    with redirect_stdout(printed), start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(serving(performance.roster.workers)):
+            # Paced events are published one by one: who waits must not keep the event loop.
+            performance.give([feed] if speed is None else ((one,) for one in paced(feed, speed)))
+    return performance.result(printed.lines())
+
+
+class _Printed(io.StringIO):
+    """Keeps what is printed, and prints it if asked."""
+
+    def __init__(self, echo: TextIO | None) -> None:
+        super().__init__()
+        self._echo = echo
+
+    def write(self, text: str) -> int:
+        if self._echo is not None:
+            self._echo.write(text)
+        return super().write(text)
+
+    def lines(self) -> tuple[str, ...]:
+        """What was printed; the last line may be one that was not ended."""
+        *lines, last = self.getvalue().split("\n")
+        return (*lines, last) if last else tuple(lines)
+
+
+class _Performance:
+    """One replay, from entering the callbacks to their exit; what `Execution` is to a run."""
+
+    def __init__(
+        self,
+        about: About,
+        callbacks: list[Callback],
+        only: frozenset[Hook],
+        network: Load | None,
+    ) -> None:
+        self.roster = Roster(callbacks, replays=True)
+        self._recorded, self._only = about, only
+        self._log, self._ledger = Log(about.run_id, only), RecordedLedger(network)
+        self._player: Player | None = None
+
+    def give(self, bursts: Iterable[Iterable[Committed]]) -> None:
+        """Enter the callbacks, feed them, exit them; a callback's error is kept."""
+        roster = self.roster
+        roster.enter(self._ledger, self._stop_requested)
+        for one in roster.participants:
+            hooks = one.role.hooks & self._only
+            one.role = msgspec.structs.replace(one.role, hooks=hooks)
+        members = members_of(roster.participants, self._recorded.roles, self._ledger)
+        player = self._player = Player(self._log, members, self._ledger, self._recorded)
+        failure: BaseException | None = None
+        try:
+            roster.watch(self._log, _unheard)
+            player.play(bursts, roster)
+            failure = player.error or player.failure
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._leave(player, failure)
+
+    def result(self, lines: tuple[str, ...]) -> Replayed:
+        """What came of it."""
+        player = self._player
+        assert player is not None
+        recorded = {role.name: role for role in self._recorded.roles}
+        present = {one.role.name: one.role for one in self.roster.participants}
+        roles = [present.get(name) or recorded[name] for name in player.names]
+        watchers = tuple(one.role.name for one in self.roster.watchers)
+        replace = msgspec.structs.replace
+        return Replayed(
+            about=replace(self._recorded, roles=tuple(roles), observers=watchers),
+            committed=tuple(self._log.kept),
+            lines=lines,
+            callbacks=frozenset(present),
+            diverged=player.diverged,
+            error=player.error,
+        )
+
+    def _stop_requested(self, mode: Mode) -> bool:
+        return self._player is not None and self._player.sequencer.stop_requested(mode)
+
+    def _leave(self, player: Player, failure: BaseException | None) -> None:
+        """No event follows."""
+        self._ledger.close_for_good()
+        self._log.close()
+        player.error = player.error or self.roster.dismiss()
+        try:
+            self.roster.exit(failure)
+        except Exception as error:
+            player.error = error
+        self.roster.leave()
+
+
+def _unheard(by: str, reason: str) -> None:
+    """Observers of a replay are told what has happened; what they ask for changes nothing."""
+
+
+def _hooks(only: Collection[Hook | str] | None) -> frozenset[Hook]:
+    if isinstance(only, str):
+        raise ArgumentError(f"only must be a collection of hooks, got the str {only!r}")
+    return frozenset(hook_of(hook) for hook in (Hook if only is None else only))
