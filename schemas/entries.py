@@ -9,6 +9,8 @@ Packed = dict[str, bytes]
 def split(snapshot: bytes) -> Packed:
     """The packed values of a snapshot by their keys; `join` makes it again of their entries.
 
+    The values are not looked into, `unpack` does that.
+
     Raises:
         SnapshotError: it is no map of such values.
     """

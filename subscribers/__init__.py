@@ -3,10 +3,11 @@
 from .backup_and_restore import BackupAndRestore as BackupAndRestore
 from .callback import Callback as Callback, callback_list as callback_list
 from .checkpoint_config import CheckpointConfig as CheckpointConfig
+from .checkpoints import checkpoints as checkpoints
 from .context import RunContext as RunContext
 from .csv_logger import CSVLogger as CSVLogger
 from .device_monitor import DeviceMonitor as DeviceMonitor
-from .difference import acks_of as acks_of
+from .difference import Difference as Difference, acks_of as acks_of, diff as diff
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
 from .filters import between as between, every as every, once as once, when as when

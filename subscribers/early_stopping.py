@@ -63,6 +63,7 @@ class EarlyStopping(Callback):
         self._restores = flag("restore_best_weights", restore_best_weights)
         self.best: float | None = None
         self._weights: Any = None
+        self._network: Any = None  # that of the run's begin, for `load_state_dict`
         self._clear()
 
     def on_train_begin(self, run_context: RunContext) -> None:
@@ -71,10 +72,11 @@ class EarlyStopping(Callback):
         self._monitor.begin(cb_params)
         self._clear()
         if self._restores:
-            self._shapes = shapes_of(cb_params.train_network.params)
+            self._network = cb_params.train_network
 
     def on_train_epoch_end(self, run_context: RunContext) -> None:
         """Compare; stop when the patience is at its end."""
+        self._network = None
         cb_params = run_context.original_args()
         value = self._monitor.value(cb_params)
         if value is None:
@@ -104,7 +106,8 @@ class EarlyStopping(Callback):
         self._wait, self.stopped_epoch = state["wait"], state["stopped_epoch"]
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         if self._restores and state["weights"] is not None:
-            self._weights = unpack_weights(state["weights"], self._shapes)
+            shapes = shapes_of(self._network.params)
+            self._weights = unpack_weights(state["weights"], shapes)
 
     def _clear(self) -> None:
         self._wait = self.best_epoch = self.stopped_epoch = 0

@@ -10,6 +10,7 @@ from railbus.bus.stream import Stream
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, StreamGap
 from railbus.schemas.events import Committed, Event, Gap
 from railbus.schemas.hooks import Hook
+from railbus.schemas.lifecycle import SequenceError
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ def contiguous(stream: Stream, skip: bool) -> Iterator[Committed]:
         skip: go on after what is missing, and say so once for each gap.
 
     Raises:
-        StreamGap: events are missing, or stand where they do not belong.
+        StreamGap: events are missing.
+        SequenceError: one stands where it does not belong, or is of another run.
     """
     following = 0
     for item in stream:
@@ -33,11 +35,23 @@ def contiguous(stream: Stream, skip: bool) -> Iterator[Committed]:
             continue
         seq = item.event.seq
         if seq < following:
-            raise StreamGap(f"expected event #{following}, got {item.event}")
+            raise SequenceError(f"expected event #{following}, got {item.event}")
+        _check(item, stream.about.run_id)
         if seq > following:
             _miss(following, seq - 1, "they are not in the stream", skip)
         following = seq + 1
         yield item
+
+
+def _check(entry: Committed, run_id: str) -> None:
+    """All parts of an entry must speak of one event of this run."""
+    event = entry.event
+    for part in (event, entry.decision, *entry.acks):
+        if (part.run_id, part.seq, part.hook) != (run_id, event.seq, event.hook):
+            raise SequenceError(
+                f"expected {event} of run {run_id}, got {type(part).__name__} to {part.hook} "
+                f"#{part.seq} of run {part.run_id}"
+            )
 
 
 def _miss(first: int, last: int, reason: str, skip: bool) -> None:

@@ -65,6 +65,7 @@ def replay(
         ArgumentTypeError, ArgumentError, CallbackTypeError: for arguments that cannot work; what an
             `__enter__` raised passes too.
         StreamGap: events are missing.
+        SequenceError: what stands in the stream is not one run in its order.
         SnapshotError: a recorded snapshot is none.
     """
     if gaps not in ("raise", "skip"):
@@ -161,13 +162,13 @@ class _Performance:
 
     def _leave(self, player: Player, failure: BaseException | None) -> None:
         """No event follows."""
-        self._ledger.close_for_good()
-        self._log.close()
         player.error = player.error or self.roster.dismiss()
         try:
             self.roster.exit(failure)
         except Exception as error:
             player.error = error
+        self._log.close()
+        self._ledger.close_for_good()
         self.roster.leave()
 
 
