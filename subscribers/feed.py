@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from railbus.bus.stream import Stream
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, StreamGap
-from railbus.schemas.events import Committed, Event, Gap
+from railbus.schemas.events import Ack, Committed, Decision, Event, Gap
 from railbus.schemas.hooks import Hook
 from railbus.schemas.lifecycle import SequenceError
 
@@ -46,7 +46,8 @@ def contiguous(stream: Stream, skip: bool) -> Iterator[Committed]:
 def _check(entry: Committed, run_id: str) -> None:
     """All parts of an entry must speak of one event of this run."""
     event = entry.event
-    for part in (event, entry.decision, *entry.acks):
+    parts: tuple[Event | Decision | Ack, ...] = (event, entry.decision, *entry.acks)
+    for part in parts:
         if (part.run_id, part.seq, part.hook) != (run_id, event.seq, event.hook):
             raise SequenceError(
                 f"expected {event} of run {run_id}, got {type(part).__name__} to {part.hook} "

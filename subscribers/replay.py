@@ -42,7 +42,8 @@ def replay(
     """Feed a recorded run to callbacks: they are called as in a live run, in the defined sequence.
 
     They see what the run published, with what they themselves write into `cb_params`. Participants
-    of the recorded run that are not given, by name, act as they did; observers of it do not. A stop
+    of the recorded run that are not given, by name, act as they did; observers of it do not. Of
+    several of one class those that come first in the record are meant. A stop
     that is not in the record ends the feed where it would have ended the run (`diverged`). Live
     things, which a recording names only, raise `NotRecorded` when something is asked of them; there
     is no state to save either. Events that failed were never committed, so no recording has them.

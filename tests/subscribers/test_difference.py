@@ -104,7 +104,7 @@ def test_times_and_names_are_ignored_unless_asked_for(made):
         ([1], [1, 2], "[1]"),
         ({"a": {"b": 1}}, {"a": {"b": 2}}, "['a']['b']"),
         (np.zeros((2, 3)), np.eye(2, 3)[::-1], "[0, 1]"),
-        (np.float32([0.0, 1.0]), np.float32([-0.0, 1.0]), "[0]"),
+        (np.array([0.0, 1.0]), np.array([-0.0, 1.0]), "[0]"),
         (np.zeros(2, np.float32), np.zeros(2, np.float64), ""),
         (np.zeros(2), np.zeros(3), ""),
     ],
@@ -148,7 +148,7 @@ def test_a_tolerance_is_absolute_and_of_its_field_only(made):
 
 
 def test_a_tolerance_reaches_into_arrays_and_patches(made):
-    a, b = np.float32([1.0, math.nan]), np.float32([1.0 + 1e-5, math.nan])
+    a, b = np.array([1.0, math.nan]), np.array([1.0 + 1e-5, math.nan])
 
     assert diff(changed(made, 7, v=a), changed(made, 7, v=b), tolerances={"v": 1e-4}) is None
     patches = [answered(made, 7, patch={"v": pack(one)}) for one in (a, b)]
@@ -168,11 +168,12 @@ def test_a_different_reason_is_named_with_the_subscriber(made):
 
 def test_an_ack_that_says_more_on_one_side_is_a_difference(made):
     stop = StopRequest(by="Tuner", at=12, reason="enough", scope="train")
-    for said, field, left in [
+    cases: list[tuple[dict[str, Any], str, Any]] = [
         ({"stop": stop}, "stop", "enough"),
         ({"patch": {"rate": pack(0.5)}}, "patch.rate", 0.5),
         ({"error": "ValueError: no"}, "error", "ValueError: no"),
-    ]:
+    ]
+    for said, field, left in cases:
         found = diff(answered(made, 12, **said), made)
 
         assert found is not None
