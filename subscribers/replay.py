@@ -17,10 +17,11 @@ from railbus.schemas.errors import ArgumentError
 from railbus.schemas.events import Committed
 from railbus.schemas.hooks import Hook, Mode
 
+from .absent import members_of
 from .callback import Callback, callback_list, refuse_legacy
 from .checks import positive
 from .feed import Until, contiguous, hook_of, last_of, paced, up_to
-from .player import Log, Player, members_of
+from .player import Log, Player
 from .recorded import Load, RecordedLedger
 from .replayed import Replayed
 from .roster import Roster

@@ -369,6 +369,26 @@ def test_an_error_of_a_callback_is_told_to_all_and_kept(made):
     assert replayed.diverged == "LambdaCallback raised KeyError: 'lost'"
 
 
+def test_an_error_beside_an_absent_callbacks_patch_ends_the_replay(made):
+    """Its ack to the withdrawn event was asked for again in `on_exception`, for ever."""
+
+    class Fails(Callback):
+        def on_train_epoch_begin(self, run_context: RunContext) -> None:
+            raise RuntimeError("bad luck")
+
+        def on_exception(self, run_context: RunContext, error: BaseException) -> None:
+            print("told")
+
+    record = replay(made, [A("a", 1), B("b", 1)])
+
+    replayed = replay(record, [Fails(), B("b", 1)])
+
+    assert isinstance(replayed.error, RuntimeError)
+    assert replayed.lines == ("told",)
+    hooks = [entry.event.hook.value for entry in replayed.committed]
+    assert hooks == ["on_train_begin", "on_exception"]
+
+
 def test_policies_act_as_in_a_run(made, caplog):
     def fail(run_context: RunContext) -> None:
         raise RuntimeError("bad luck")
