@@ -1,7 +1,8 @@
 """The entries of snapshots as bytes, so that of a series only what changes is decoded."""
 
-from .codec import _HEADS, _JUMPS, LIMITS, entry, unpack
+from .codec import LIMITS, entry, unpack
 from .errors import SnapshotError
+from .limits import HEADS, JUMPS
 
 Packed = dict[str, bytes]
 
@@ -106,7 +107,7 @@ class Series:
 
 def _header(data: bytes) -> tuple[int, int]:
     """How many entries a map has, and where the first one stands."""
-    head = _HEADS.get(data[0])
+    head = HEADS.get(data[0])
     if head is None or head.each != 2:
         raise SnapshotError("a snapshot is a map, got something else")
     jump, width, length, _, _ = head
@@ -119,11 +120,11 @@ def _end_of(data: bytes, at: int) -> int:
     while left:
         left -= 1
         head = data[at]
-        jump = _JUMPS[head]
+        jump = JUMPS[head]
         if jump:
             at += jump
             continue
-        jump, width, length, each, _ = _HEADS[head]
+        jump, width, length, each, _ = HEADS[head]
         if width:
             length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
         at += jump

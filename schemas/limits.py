@@ -76,14 +76,14 @@ def _heads() -> dict[int, _Head]:
 
 
 def _jumps() -> bytes:
-    """The lengths of all other tokens, by their first byte; 0 for those in `_HEADS`."""
+    """The lengths of all other tokens, by their first byte; 0 for those in `HEADS`."""
     numbers = bytes((5, 9, 2, 3, 5, 9, 2, 3, 5, 9))
     lengths = b"\1" * 0xA0 + bytes(range(1, 33)) + b"\1" * 10 + numbers + b"\1" * 44
-    return bytes(0 if head in _HEADS else length for head, length in enumerate(lengths))
+    return bytes(0 if head in HEADS else length for head, length in enumerate(lengths))
 
 
-_HEADS = _heads()
-_JUMPS = _jumps()
+HEADS = _heads()
+JUMPS = _jumps()
 
 
 def scan(data: bytes, limits: Limits) -> None:
@@ -98,11 +98,11 @@ def scan(data: bytes, limits: Limits) -> None:
             while left:
                 left -= 1
                 head = data[at]
-                jump = _JUMPS[head]
+                jump = JUMPS[head]
                 if jump:
                     at += jump
                     continue
-                jump, width, length, each, weight = _HEADS[head]
+                jump, width, length, each, weight = HEADS[head]
                 if width:
                     length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
                 at += jump

@@ -1,7 +1,7 @@
 """Recorded events on their way through the real bus: `Publisher` and `Sequencer`, fed from a stream."""
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -33,18 +33,23 @@ class Log(EventLog):
 
     Args:
         only: hooks of which observers get events.
+        watch: gets each entry, too.
     """
 
-    def __init__(self, run_id: str, only: Collection[Hook]) -> None:
+    def __init__(
+        self, run_id: str, only: Collection[Hook], watch: Callable[[Committed], object] | None
+    ) -> None:
         super().__init__(run_id)
         self.kept: list[Committed] = []
-        self._only = only
+        self._only, self._watch = only, watch
 
     def append(self, entry: Committed) -> None:
         """`entry` was committed once more."""
         self.kept.append(entry)
         if self._observers and entry.event.hook in self._only:
             super().append(entry)
+        if self._watch is not None:
+            self._watch(entry)
 
 
 class _Asking(Sequencer):

@@ -3,7 +3,7 @@
 import io
 import logging
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import redirect_stdout
 from typing import Any, Literal, TextIO
 
@@ -39,6 +39,7 @@ def replay(
     echo: bool = False,
     gaps: Literal["raise", "skip"] = "raise",
     network: Load | None = None,
+    watch: Callable[[Committed], object] | None = None,
 ) -> Replayed:
     """Feed a recorded run to callbacks: they are called as in a live run, in the defined sequence.
 
@@ -62,6 +63,7 @@ def replay(
         gaps: `"skip"` goes on after events that are missing; what callbacks wrote in between is
             then taken from the record.
         network: gives the parameters of the network at an event, or None; see `checkpoints`.
+        watch: called with each event as the replay has committed it, before the next is fed.
 
     Raises:
         ArgumentTypeError, ArgumentError, CallbackTypeError: for arguments that cannot work; what an
@@ -74,17 +76,19 @@ def replay(
         raise ArgumentError(f"gaps must be 'raise' or 'skip', got {gaps!r}")
     speed = None if clock == "recorded" else positive("clock", clock)
     feed = up_to(contiguous(stream, gaps == "skip"), last_of(until))
+    feed = feed if speed is None else paced(feed, speed)
     about, given = stream.about, callback_list(callbacks)
     if about.plan.valid_frequency is not None:
         refuse_legacy(given)
     if about.plan.resumed is not None:
         logger.warning("run %s was resumed; its callbacks begin anew in the replay", about.run_id)
-    performance = _Performance(about, given, _hooks(only), network)
+    performance = _Performance(about, given, _hooks(only), network, watch)
     printed = _Printed(sys.stdout if echo else None)
     with redirect_stdout(printed), start_blocking_portal() as portal:
         with portal.wrap_async_context_manager(serving(performance.roster.workers)):
-            # Paced events are published one by one: who waits must not keep the event loop.
-            performance.give([feed] if speed is None else ((one,) for one in paced(feed, speed)))
+            # Where the feed may wait, events are published one by one: that keeps no event loop.
+            waits = speed is not None or watch is not None
+            performance.give(((one,) for one in feed) if waits else [feed])
     return performance.result(printed.lines())
 
 
@@ -115,10 +119,11 @@ class _Performance:
         callbacks: list[Callback],
         only: frozenset[Hook],
         network: Load | None,
+        watch: Callable[[Committed], object] | None,
     ) -> None:
         self.roster = Roster(callbacks, replays=True)
         self._recorded, self._only = about, only
-        self._log, self._ledger = Log(about.run_id, only), RecordedLedger(network)
+        self._log, self._ledger = Log(about.run_id, only, watch), RecordedLedger(network)
         self._player: Player | None = None
 
     def give(self, bursts: Iterable[Iterable[Committed]]) -> None:

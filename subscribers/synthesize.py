@@ -62,7 +62,10 @@ def synthesize(
         raise ArgumentError("a validation needs metrics, for example metrics={'accuracy': [0.5]}")
     step_ns = round(positive("seconds_per_step", seconds_per_step) * 1e9)
     made = _Made(plan, run_id, _per_step(losses, epochs, batches), _checked(metrics, epochs))
-    made.ledger.publish(_facts(plan, run_id, learning_rate))
+    facts = _facts(plan, run_id, learning_rate)
+    if metrics is not None:
+        facts["metric_names"] = [*(name for name in metrics if name != "eval_loss"), "eval_loss"]
+    made.ledger.publish(facts)
     entries = tuple(made.entries(step_ns))
     verify(plan, entries)
     return Events(About(run_id=run_id, incarnation=0, plan=plan), entries)
@@ -96,7 +99,9 @@ class _Made:
 
     def _entry(self, seq: int, fire: Fire, now: int) -> Committed:
         hook, params = fire.hook, self.ledger.params
-        self.ledger.publish({**fire.changes, **self._changes(fire)}, fire.drop)
+        begins = hook in (Hook.TRAIN_EPOCH_BEGIN, Hook.TRAIN_END)
+        drop = (*fire.drop, "epoch_loss") if begins else fire.drop
+        self.ledger.publish({**fire.changes, **self._changes(fire)}, drop)
         event = Event(
             run_id=self._run_id,
             incarnation=0,
@@ -127,7 +132,17 @@ class _Made:
             found = self._results()
             metrics = {name: value for name, value in found.items() if name != "eval_loss"}
             return {"metrics": metrics, "eval_results": found}
-        return {"net_outputs": self._outputs} if hook is Hook.TRAIN_EPOCH_END else {}
+        if hook is Hook.TRAIN_EPOCH_END:
+            return {
+                "epoch_loss": self._mean(fire.changes["cur_step_num"]),
+                "net_outputs": self._outputs,
+            }
+        return {}
+
+    def _mean(self, last: int) -> float:
+        """Of the epoch that ends with step `last`."""
+        losses = self._losses[last - self._plan.batch_num : last]
+        return float(np.mean([float(loss) for loss in losses]))
 
     def _results(self) -> dict[str, Any]:
         epoch = self.ledger.params["cur_epoch_num"]

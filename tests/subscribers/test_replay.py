@@ -527,7 +527,7 @@ def test_an_operators_stop_stays_where_it_was(made):
 
     entries = committed(made)
     last = entries[15]
-    stop = StopRequest(by="operator", at=15, reason="enough", scope="train")
+    stop = StopRequest(by="operator", at=15, reason="enough", scope="train", interrupts=True)
     decision = msgspec.structs.replace(last.decision, stops=(stop,))
     entries[15] = msgspec.structs.replace(last, decision=decision)
 
