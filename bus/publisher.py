@@ -11,7 +11,7 @@ import msgspec
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
-from railbus.schemas.errors import DeadlineExceeded
+from railbus.schemas.errors import DeadlineExceeded, told
 from railbus.schemas.events import Ack, Committed, Decision, Event
 from railbus.schemas.hooks import Hook
 from railbus.schemas.params import Ledger
@@ -53,7 +53,7 @@ def last_words(
     at: int | None = None,
 ) -> Generator[Draft, Decision, Decision]:
     """The terminal event of a run that has failed; `by` is the participant that raised, if one did."""
-    ending = {"status": "failed", "stop_reason": f"{type(error).__name__}: {error}"}
+    ending = {"status": "failed", "stop_reason": told(error)}
     if by is not None:
         ending["stop_by"] = by
     return (yield Draft(Hook.EXCEPTION, {**counters, **ending}, at=at, error=error))

@@ -21,6 +21,11 @@ RailbusError
 """
 
 
+def told(error: BaseException) -> str:
+    """An exception as text that every snapshot can carry, whatever bytes a path in it has."""
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+
+
 class RailbusError(Exception):
     """The root of the tree; carries where in a run it arose, as far as that is known.
 

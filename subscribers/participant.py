@@ -10,7 +10,7 @@ import msgspec
 
 from railbus.bus.publisher import Answer, Turn, Worker
 from railbus.bus.sequencer import POLICIES, Role
-from railbus.schemas.errors import ArgumentError
+from railbus.schemas.errors import ArgumentError, told
 from railbus.schemas.events import Ack
 from railbus.schemas.hooks import Hook
 from railbus.schemas.params import Ledger
@@ -111,7 +111,7 @@ class CallbackParticipant:
         else:
             self._ledger.revert()
             patch = None
-            text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+            text = told(error)
             tally.errors += 1
             self._say(turn, error)
         if stop is not None:

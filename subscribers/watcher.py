@@ -10,7 +10,7 @@ from railbus.bus.log import EventLog
 from railbus.bus.observer import Observer
 from railbus.bus.tap import Tap
 from railbus.bus.window import RING_EVENTS
-from railbus.schemas.errors import ArgumentError
+from railbus.schemas.errors import ArgumentError, told
 from railbus.schemas.events import Event, Gap
 from railbus.schemas.hooks import Hook, Mode
 
@@ -160,14 +160,14 @@ class Watcher:
         """It gets nothing further; its policy acts."""
         name, policy = self.role.name, self.role.on_error
         self.tally.errors += 1
+        if policy == "raise":
+            self.error = error
+        if policy != "detach":  # before a run that waits for it is let go
+            self._request_stop(name, f"{name} failed: {told(error)}")
         self._observer.close()
         if self.views is not None:
             self.views.close()
         logger.error("%s raised in %s, on_error=%r", name, where, policy, exc_info=error)
-        if policy == "raise":
-            self.error = error
-        if policy != "detach":
-            self._request_stop(name, f"{name} failed: {type(error).__name__}: {error}")
 
 
 def _check(name: str, callback: Callback, hooks: frozenset[Hook], least: int) -> None:
