@@ -15,8 +15,10 @@ demo: $(READY) ## train a small network on the digits data set
 test: $(READY) ## run the tests
 	@$(BIN)/pytest
 
-soak: $(READY) ## compare run-ahead with lockstep on 20,000 random runs (about 20 minutes)
+soak: $(READY) ## random runs against lockstep; killed and damaged recordings (about 40 minutes)
 	@$(BIN)/pytest --hypothesis-profile=soak -p no:logging tests/semantics/test_c5_invisible.py
+	@$(BIN)/pytest --hypothesis-profile=soak tests/semantics/test_c9_recording.py
+	@$(BIN)/pytest --hypothesis-profile=soak tests/bus/test_recording.py -k flat
 
 check: $(READY) ## lint, check the format, the types and who imports whom
 	$(BIN)/ruff check

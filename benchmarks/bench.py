@@ -21,9 +21,9 @@ import numpy as np
 import optax
 import peers
 import plot
-from networks import cases
+from networks import SMALL, cases
 from report import HEADS, Row, markdown, text
-from rows import Network, bus_row, endurance_rows, memory_row
+from rows import Network, bus_row, endurance_rows, memory_row, recording_rows
 from timing import Figure
 
 HERE = Path(__file__).parent
@@ -76,6 +76,9 @@ def rows(arguments: argparse.Namespace, rounds: int) -> Iterator[Row]:
         yield from Network(case, arguments.peers).rows(rounds)
     say("bus alone")
     yield bus_row(arguments.quick)
+    say("recording")
+    small = next(case for case in cases(arguments.quick) if case.name == SMALL)
+    yield from recording_rows(small, arguments.quick)
     say("memory")
     yield memory_row(arguments.quick)
     if not arguments.no_long:

@@ -1,13 +1,13 @@
 """The bus alone: lifecycle, ledger, publisher and callbacks in one lane, over steps of nothing."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 from timing import Figure, repeated, timed
 
-from railbus.bus import About, Draft, EventBus, Publisher
+from railbus.bus import Draft, EventBus, Publisher
 from railbus.schemas import Fire, Ledger, Need, Plan, lifecycle
 from railbus.schemas.codec import pack
 from railbus.schemas.params import Live
@@ -38,8 +38,8 @@ class Steps:
     """
 
     def __init__(self, count: int, payload: int) -> None:
-        self.plan = Plan(mode="train", epochs=1, batch_num=count)
-        self._moments: Any = lifecycle(self.plan)
+        plan = Plan(mode="train", epochs=1, batch_num=count)
+        self._moments: Any = lifecycle(plan)
         self.moment: Fire | Need | None = next(self._moments)
         self._left, self._taken, self._burst = count, 0, 0
         values = [bytes([fill]) * payload for fill in range(2)]
@@ -73,23 +73,20 @@ class Steps:
             self.moment = None
 
 
-def drive(steps: int, callbacks: int, payload: int, observers: Sequence[Callback] = ()) -> float:
-    """Committed events per second of one run; `observers` are waited for outside of that."""
-    roster, ledger = Roster([*(Touch() for _ in range(callbacks)), *observers]), Ledger()
+def drive(steps: int, callbacks: int, payload: int) -> float:
+    """Committed events per second of one run."""
+    roster, ledger = Roster([Touch() for _ in range(callbacks)]), Ledger()
     bus, work = EventBus(), Steps(steps, payload)
     with start_blocking_portal() as portal:
         with portal.wrap_async_context_manager(bus.open("run", roster.workers)) as log:
             roster.enter(ledger, lambda mode: False)
             publisher = Publisher(log, roster.participants, ledger)
-            log.about = About(run_id="run", incarnation=0, plan=work.plan)
-            roster.watch(log, publisher.sequencer.request_stop)
 
             def run() -> None:
                 while work.moment is not None:
                     publisher.publish(work.burst())
 
             seconds = timed(run)
-            roster.dismiss()
             roster.exit(None)
     return publisher.sequencer.seq / seconds
 

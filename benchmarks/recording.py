@@ -4,9 +4,12 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import events
+from loops import Railbus, readers
+from networks import Case
 from timing import Figure, interleave, timed
 
 from railbus.bus import Recording
@@ -16,32 +19,37 @@ from railbus.bus.segment import SegmentWriter
 from railbus.schemas import Decision, Event, Hook, Plan
 from railbus.schemas.codec import pack
 from railbus.schemas.events import Committed
-from railbus.subscribers import Recorder
 
+EPOCHS = 12
 EPOCH_STEPS = 1000
 SEEKS = 40  # of each kind
 
 
-def added(quick: bool) -> tuple[Figure, Figure]:
-    """Microseconds and bytes on disk that recording adds to an event, run by run."""
-    steps, rounds = (2_000, 1) if quick else (20_000, 7)
-    sizes: list[float] = []
+class Recorded(Railbus):
+    """The same run, recorded; `sizes` are bytes on disk of an event, one of each run."""
 
-    def plain() -> float:
-        return 1 / events.drive(steps, 3, 8)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.sizes: list[float] = []
 
-    def recorded() -> float:
+    def _run(self, run_id: str | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            recorder = Recorder(folder)
-            recorder.claim("run", 0)
-            found = 1 / events.drive(steps, 3, 8, [recorder])
-            report = Recording(Path(folder) / "run").verify()
-            sizes.append(report.bytes / report.events)
-            return found
+            result = self.trainer.train(self._epochs, self._data, self.callbacks, record=folder)
+            self.stats = result.stats
+            size = sum(one.stat().st_size for one in Path(folder).rglob("*.mcap"))
+            self.sizes.append(size / self.stats.events)
 
-    found = interleave({"plain": plain, "recorded": recorded}, rounds).seconds
+
+def added(case: Case, rounds: int) -> tuple[Figure, Figure, int]:
+    """Microseconds that recording adds to an event, paired; its bytes on disk; events of a run."""
+    data = case.data()
+    plain, recorded = (kind(case, data, readers(), EPOCHS) for kind in (Railbus, Recorded))
+    found = interleave({"plain": plain.seconds, "recorded": recorded.seconds}, rounds).seconds
+    events = recorded.stats.events
+    scale = 1e6 * EPOCHS * case.steps / events
     pairs = zip(found["recorded"], found["plain"], strict=True)
-    return Figure.of([1e6 * (one - other) for one, other in pairs]), Figure.of(sizes)
+    times = Figure.of([scale * (one - other) for one, other in pairs])
+    return times, Figure.of(recorded.sizes), events
 
 
 def seeks(quick: bool) -> tuple[Figure, int]:
@@ -58,11 +66,15 @@ def seeks(quick: bool) -> tuple[Figure, int]:
             "time": lambda: rng.uniform(0, count * 1e-5),
         }
         took = [
-            1e3 * timed(lambda: next(iter(recording.entries(**{name: place()}))))
+            1e3 * timed(partial(_first, recording, name, place()))
             for name, place in places.items()
             for _ in range(SEEKS)
         ]
     return Figure(statistics.median(took), min(took), max(took), len(took)), count
+
+
+def _first(recording: Recording, name: str, value: float) -> None:
+    next(iter(recording.entries(**{name: value})))
 
 
 def make(folder: Path, count: int) -> None:

@@ -6,6 +6,7 @@ import endurance
 import events
 import memory
 import peers
+import recording
 from loops import (
     Collected,
     Limit,
@@ -31,6 +32,8 @@ EVENTS_PER_SECOND = 80_000
 ALLOWED_SCHEDULED = 2.0  # of lockstep
 ALLOWED_FILTERED = 1.10  # of a run without callbacks
 STATES = 3
+ADDED, BYTES, SEEK = 10.0, 60.0, 20.0  # us and bytes an event; ms
+RECORDED_ROUNDS = 9
 FLAT, STEADY = 1.02, 1.05
 
 LIMIT, RAILBUS, OBSERVED = "the limit", "Railbus, 3 callbacks", "Railbus, 3 and an observer"
@@ -166,6 +169,17 @@ def memory_row(quick: bool) -> Row:
     return Row(
         "one wide layer", "peak memory above lockstep, ahead=2", over, most=most, beside=beside
     )
+
+
+def recording_rows(case: Case, quick: bool) -> Iterator[Row]:
+    """What a recording adds to a run and takes on disk, and how fast it is searched."""
+    added, size, events = recording.added(case, 1 if quick else RECORDED_ROUNDS)
+    beside = f"us an event, run by run, {events} events a run"
+    yield Row(case.name, "recording adds", added, "{:.1f}", most=ADDED, beside=beside)
+    yield Row(case.name, "recording on disk", size, "{:.1f}", most=BYTES, beside="bytes an event")
+    seeks, count = recording.seeks(quick)
+    beside = f"ms to an event by seq, step, epoch or time, in {count:.0e} events"
+    yield Row("no network", "recording, seek", seeks, "{:.1f}", most=SEEK, beside=beside)
 
 
 def endurance_rows(quick: bool) -> Iterator[Row]:

@@ -10,15 +10,15 @@ from hypothesis import given, settings, strategies as st
 from mcap.writer import Writer
 
 from railbus.bus import Recording
+from railbus.bus.segment import SegmentWriter
 from railbus.bus.tape import Tape
 from railbus.schemas import Gap, Hook, Plan
 from railbus.schemas.errors import ArgumentError, RecordingError
 from railbus.schemas.events import Committed
 from tests.semantics.synthetic import play
 
-from .recorded import ABOUT, LINE, NOTES, entries, entry, sample, write
+from .recorded import ABOUT, LINE, NOTES, entries, entry, sample, soaking, write
 
-CHILD = Path(__file__).parents[1] / "semantics" / "killed.py"
 TRAIN = (Hook.TRAIN_STEP_BEGIN, Hook.TRAIN_STEP_END)
 
 
@@ -251,24 +251,62 @@ def test_following_ends_when_patience_does(tmp_path):
     assert list(recording.follow(patience=0.1)) == entries(sample())[:4]
 
 
+RUN = """
+import sys
+from pathlib import Path
+from railbus.schemas import Plan
+from railbus.subscribers import Recorder
+from tests.semantics.killed import Witness
+from tests.semantics.synthetic import play
+recorder = Recorder(sys.argv[1])
+recorder.claim("run", 0)
+witness = Witness(Path(sys.argv[1]) / "seen", 2)
+play([witness, recorder], Plan(mode="train", epochs=3, batch_num=40))
+"""
+
+
 def test_a_run_of_another_process_can_be_followed(tmp_path):
-    code = "import sys; sys.argv[0]; from pathlib import Path; exec(sys.argv[1])"
-    run = (
-        "from tests.semantics.synthetic import play; from railbus.subscribers import Recorder;"
-        "from railbus.schemas import Plan; from tests.semantics.killed import Witness;"
-        f"path = Path({str(tmp_path)!r}); recorder = Recorder(path); recorder.claim('run', 0);"
-        "plan = Plan(mode='train', epochs=3, batch_num=40);"
-        "play([Witness(path / 'seen', 2), recorder], plan)"
-    )
-    command = [sys.executable, "-c", code, run]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", RUN, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        while (
-            not (files := list((tmp_path / "run" / "events").glob("*")))
-            or not files[0].stat().st_size
-        ):
+        events = tmp_path / "run" / "events"
+        while not any(one.stat().st_size for one in events.glob("*")):
             pass
         found = list(Recording(tmp_path / "run").follow(patience=20))
 
     assert [one.event.seq for one in found if isinstance(one, Committed)] == list(range(248))
+
+
+READER = """
+import sys
+from railbus.bus import Recording
+recording = Recording(sys.argv[1])
+count = sum(1 for _ in recording)
+for seq in range(0, count, count // 10):
+    assert next(iter(recording.entries(seq=seq))).event.seq == seq
+    assert next(iter(recording.entries(time=seq * 1e-9))).event.time_ns == seq
+status = open("/proc/self/status").read()
+print(count, next(one for one in status.splitlines() if one.startswith("VmHWM")).split()[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
+def test_memory_stays_flat_however_long_a_recording_is(tmp_path):
+    peaks = []
+    for count in (1000, 1_000_000 if soaking() else 100_000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with (folder / "000-00000000.mcap").open("xb") as file:
+            writer = SegmentWriter(file, ABOUT, NOTES)
+            for seq in range(count):
+                writer.write(entry(seq, time_ns=seq))
+            writer.seal()
+        command = [sys.executable, "-c", READER, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        peaks.append([int(one) for one in done.stdout.split()])
+
+    (few, before), (many, after) = peaks
+    assert many > 99 * few
+    assert after - before < 12_000  # KiB
