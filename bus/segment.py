@@ -16,13 +16,13 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
-from mcap.writer import CompressionType, IndexType, Writer
 
 from railbus.schemas.errors import RecordingError
 from railbus.schemas.events import Ack, Committed, Decision, Event, Gap
 from railbus.schemas.hooks import Hook
 
 from .about import About
+from .container import Container
 from .scan import MAX_CHUNK
 
 FORMAT = "1"
@@ -147,27 +147,24 @@ class SegmentWriter:
     def __init__(
         self, file: IO[bytes], about: About, notes: Mapping[str, Mapping[str, str]]
     ) -> None:
-        self.pending = self.size = 0
+        self.pending = 0
         self._file, self._bytes = file, 0
         self._index: list[tuple[int, ...]] = []
         self._first: tuple[int, ...] = ()
         self._step = self._last_ns = 0
-        kinds = IndexType.CHUNK | IndexType.ATTACHMENT | IndexType.METADATA
-        self._writer = Writer(
-            file,
-            chunk_size=1 << 62,
-            compression=CompressionType.ZSTD,
-            index_types=kinds,
-            enable_data_crcs=True,
-        )
-        self._writer.start("railbus", f"railbus {version('railbus')}")
+        self._out = Container(file, "railbus", f"railbus {version('railbus')}")
         text = msgspec.json.encode(about).decode()
         head = {"format": FORMAT, "about": text, "crc32": str(zlib.crc32(text.encode()))}
-        self._writer.add_metadata(ABOUT, head)
+        self._out.metadata(ABOUT, head)
         for name, values in notes.items():
-            self._writer.add_metadata(name, {**values, SUM: checksum(name, values)})
+            self._out.metadata(name, {**values, SUM: checksum(name, values)})
         self._channels = self._register()
         file.flush()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file so far."""
+        return self._out.size
 
     def write(self, item: Committed | Gap | LogLine) -> None:
         """The next committed event, or what stands between two of them.
@@ -190,10 +187,9 @@ class SegmentWriter:
     def flush(self, sync: bool = False) -> None:
         """Close the present chunk and hand it to the system; `sync`: to the disk."""
         if self._first:
-            self._index.append((self._file.tell(), *self._first))
+            self._index.append((self._out.size, *self._first))
         self._first, self.pending, self._bytes = (), 0, 0
-        self._writer.flush()  # type: ignore[no-untyped-call]  # mcap's
-        self.size = self._file.tell()
+        self._out.flush()
         if sync:
             os.fdatasync(self._file.fileno())
 
@@ -201,10 +197,7 @@ class SegmentWriter:
         """Write the index and the summary: nothing follows."""
         self.flush()
         rows = np.array(self._index, "<i8").reshape(-1, len(COLUMNS))
-        media = "application/octet-stream"
-        self._writer.add_attachment(0, self._last_ns, INDEX, media, rows.tobytes())
-        self._writer.finish()  # type: ignore[no-untyped-call]  # mcap's
-        self._file.flush()
+        self._out.finish(INDEX, rows.tobytes())
         os.fsync(self._file.fileno())
 
     def _write(self, entry: Committed) -> None:
@@ -228,18 +221,16 @@ class SegmentWriter:
                 f"a message of {len(data)} bytes on {topic!r} is too large for a recording: at "
                 f"most {MAX_CHUNK - SLACK} are read at once"
             )
-        self._writer.add_message(self._channels[topic], log_ns, data, wall_ns)
+        self._out.message(self._channels[topic], log_ns, wall_ns, data)
 
     def _register(self) -> dict[str, int]:
         known = {
-            kind: self._writer.register_schema(
-                f"railbus.{kind}", "jsonschema", json.dumps(schema).encode()
-            )
+            kind: self._out.schema(f"railbus.{kind}", "jsonschema", json.dumps(schema).encode())
             for kind, schema in schemas().items()
         }
         topics = {hook.value: "event" for hook in Hook}
         topics |= {kind: kind for kind in ("decision", "gap", "log")}
         return {
-            topic: self._writer.register_channel(topic, "msgpack", known[kind])
+            topic: self._out.channel(topic, "msgpack", known[kind])
             for topic, kind in topics.items()
         }

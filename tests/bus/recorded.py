@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hypothesis import settings
 
@@ -109,3 +109,12 @@ def readable(found: Iterator[Entry] | Recording) -> tuple[list[Entry], Exception
     except Exception as error:
         return read, error
     return read, None
+
+
+def at(name: str, value: float) -> dict[str, Any]:
+    """A place, as an argument of `Recording.entries`."""
+    return {name: value}
+
+
+def events(found: Iterable[Entry]) -> list[Event]:
+    return [one.event for one in found if isinstance(one, Committed)]

@@ -17,7 +17,7 @@ from railbus.schemas.errors import ArgumentError, RecordingError
 from railbus.schemas.events import Committed
 from tests.semantics.synthetic import play
 
-from .recorded import ABOUT, LINE, NOTES, entries, entry, sample, soaking, write
+from .recorded import ABOUT, LINE, NOTES, at, entries, entry, sample, soaking, write
 
 TRAIN = (Hook.TRAIN_STEP_BEGIN, Hook.TRAIN_STEP_END)
 
@@ -35,7 +35,8 @@ def test_a_recording_gives_back_what_was_committed(tmp_path):
 @st.composite
 def streams(draw):
     """Entries with validations, epochs, times that stand still, gaps; and where files end."""
-    items, seq, step, epoch, time_ns = [], 0, 0, 0, 0
+    items: list[Committed | Gap] = []
+    seq, step, epoch, time_ns = 0, 0, 0, 0
     for kind in draw(st.lists(st.sampled_from("sssveegg"), min_size=1, max_size=25)):
         time_ns += draw(st.sampled_from([0, 0, 1, 10**9]))
         if kind == "g":
@@ -53,7 +54,7 @@ def streams(draw):
     return items, ends
 
 
-def reached(item, name, value) -> bool:
+def reached(item, name, value):
     if isinstance(item, Gap):
         return name == "seq" and item.last >= value
     if name == "step":
@@ -87,7 +88,7 @@ def test_seeking_equals_reading_from_the_beginning(
         tape._writer.flush()
     tape.close()
 
-    found = list(Recording(tape._folder).entries(**{name: value}))
+    found = list(Recording(tape._folder).entries(**at(name, value)))
     wanted = itertools.dropwhile(lambda one: not reached(one, name, value), items)
     assert found == list(wanted)
 
@@ -140,7 +141,7 @@ def test_places_past_the_end_give_nothing(tmp_path):
     recording = Recording(write(tmp_path, sample()))
 
     for name in ("seq", "epoch", "step", "time"):
-        assert list(recording.entries(**{name: 10**30})) == []
+        assert list(recording.entries(**at(name, 10**30))) == []
 
 
 def foreign(path: Path) -> None:

@@ -18,8 +18,9 @@ from railbus.bus.reader import Segment
 from railbus.bus.segment import COLUMNS, INDEX, pack_event
 from railbus.schemas import Hook
 from railbus.schemas.errors import RailbusError, RecordingError
+from railbus.schemas.events import Committed
 
-from .recorded import ABOUT, entry, sample, write
+from .recorded import ABOUT, at, entry, sample, write
 
 GIB = 1 << 30
 ROOM = 80 << 20  # bytes that reading may take: a chunk, packed and unpacked, and what zstd needs
@@ -161,10 +162,10 @@ def test_an_index_that_lies_gives_a_typed_error_or_what_is_there(row, tmp_path):
     assert len(COLUMNS) == len(row)
     for name in ("seq", "step", "epoch", "time"):
         try:
-            found = list(recording.entries(**{name: 3}))
+            found = list(recording.entries(**at(name, 3)))
         except RecordingError:
             continue
-        assert found == list(Recording(tmp_path / "first").entries(**{name: 3}))
+        assert found == list(Recording(tmp_path / "first").entries(**at(name, 3)))
     with pytest.raises(RecordingError):
         recording.verify()
 
@@ -209,6 +210,7 @@ def test_a_snapshot_that_is_a_bomb_is_carried_and_refused_where_it_is_opened(tmp
     bomb = type(plain)(event, plain.decision)
     assert pack_event(bomb).endswith(DEEP)
     (found,) = Recording(write(tmp_path, [bomb]))
+    assert isinstance(found, Committed)
     with pytest.raises(RailbusError):
         assert found.event.cb_params
     with pytest.raises(RailbusError):

@@ -26,7 +26,7 @@ class Full:
         if self._left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes):
         self._spend()
         return self._file.write(data)
 
@@ -34,7 +34,7 @@ class Full:
         self._spend()
         self._file.flush()
 
-    def fileno(self) -> int:
+    def fileno(self):
         self._spend()
         return self._file.fileno()
 

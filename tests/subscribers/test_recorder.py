@@ -16,6 +16,7 @@ from railbus.bus.tape import Tape
 from railbus.schemas import Plan
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.subscribers import Callback, CheckpointConfig, ModelCheckpoint, Recorder
+from tests.bus.recorded import events
 from tests.semantics.synthetic import play
 
 from .scripted import DATA, make_trainer
@@ -140,7 +141,7 @@ def test_runs_beside_one_another_are_recorded_each_in_its_own_directory(tmp_path
 
     inner, outer = Recording(tmp_path / "inner"), Recording(tmp_path / "outer")
     assert inner.verify().ended and outer.verify().ended
-    assert {one.event.run_id for one in inner} == {"inner"}
+    assert {one.run_id for one in events(inner)} == {"inner"}
 
 
 def test_without_git_a_recording_has_no_revision(tmp_path, monkeypatch):
@@ -160,9 +161,8 @@ def test_log_lines_stand_where_they_were_said(tmp_path):
 
     lines = list(Recording(tmp_path / "run").log())
     assert [line.message for line in lines] == ["said \\udcff in vain"] * 2
-    begins = [
-        one.event.seq for one in Recording(tmp_path / "run").entries({"on_train_epoch_begin"})
-    ]
+    begun = Recording(tmp_path / "run").entries({"on_train_epoch_begin"})
+    begins = [one.seq for one in events(begun)]
     assert [line.seq for line in lines] == begins
     assert not [one for one in logging.getLogger("railbus").handlers if "Lines" in str(type(one))]
 
@@ -232,8 +232,8 @@ def test_a_file_that_the_system_lets_not_grow_ends_the_recording_and_not_the_run
     recover(tmp_path / "run")
     left = list((tmp_path / "run" / "events").glob("*.mcap"))
     if size == 9000:
-        found = list(Recording(tmp_path / "run"))
-        assert [one.event.seq for one in found] == list(range(len(found))) and found
+        found = events(Recording(tmp_path / "run"))
+        assert [one.seq for one in found] == list(range(len(found))) and found
     assert len(left) == (size == 9000)
     assert signal.SIGXFSZ and resource.RLIMIT_FSIZE
 
