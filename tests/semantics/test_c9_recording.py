@@ -12,6 +12,8 @@ from tests.bus.recorded import ABOUT, NOTES, entries, readable, sample, soaking,
 
 from .killed import POLICIES, Killer
 
+TRAINING = str(Path(__file__).with_name("killed_training.py"))
+
 FORMS = [(False, ()), (True, ()), (True, (6,))]
 KILLS = 500 if soaking() else 25
 
@@ -129,16 +131,31 @@ def test_recovering_what_was_flipped_twice_is_once_and_gives_its_prefix(form, tm
         repaired(folder, path, bytes(data))
 
 
+def survives(killer: Killer, flush: str, number: int, longest: float) -> int:
+    """Kill one run; returns how many events it had written."""
+    killed = killer.kill(number, longest)
+
+    assert killed.error is None
+    assert killed.read == killed.seen[: len(killed.read)]
+    lost, seconds = killed.lost
+    assert POLICIES[flush](lost, seconds)
+    assert killed.recovered == killed.read
+    return len(killed.read)
+
+
 @pytest.mark.parametrize("flush", POLICIES)
 def test_a_killed_run_leaves_an_exact_prefix_and_loses_no_more_than_its_policy_allows(
     flush, tmp_path
 ):
     with Killer(tmp_path, flush) as killer:
-        for number in range(KILLS):
-            killed = killer.kill(number)
+        written = [survives(killer, flush, number, 0.25) for number in range(KILLS)]
 
-            assert killed.error is None
-            assert killed.read == killed.seen[: len(killed.read)]
-            lost, seconds = killed.lost
-            assert POLICIES[flush](lost, seconds)
-            assert killed.recovered == killed.read
+    assert max(written) > 64
+
+
+@pytest.mark.parametrize("flush", POLICIES)
+def test_a_killed_training_leaves_an_exact_prefix_too(flush, tmp_path):
+    with Killer(tmp_path, flush, TRAINING) as killer:
+        written = [survives(killer, flush, number, 1.5) for number in range(KILLS // 8)]
+
+    assert max(written) > 0
