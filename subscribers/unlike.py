@@ -78,8 +78,8 @@ def _elements(left: Any, right: Any, tolerance: float | None) -> Iterator[tuple[
 
 
 def _same(left: Any, right: Any, tolerance: float | None) -> bool:
-    if type(left) is not type(right) or left is NOTHING:
-        return left is right
+    if type(left) is not type(right):
+        return False
     if pack(left) == pack(right):
         return True
     if (

@@ -59,6 +59,30 @@ def test_a_series_tells_exactly_what_has_changed(first, steps):
         assert series.values == now
 
 
+FEW = st.fixed_dictionaries({key: st.integers(0, 300) for key in "abcd"})
+
+
+@given(st.lists(FEW, min_size=1, max_size=20))
+def test_values_that_come_and_go_are_told_each_time(steps):
+    series, before = Series(), dict[str, bytes]()
+    for step in steps:
+        now = packed(step)
+
+        found = series.advance(joined(now))
+
+        assert found == {key: value for key, value in now.items() if before.get(key) != value}
+        before = now
+
+
+def test_bytes_that_go_on_are_no_snapshot_of_a_series_either():
+    series = Series()
+    for count in range(3):
+        series.advance(joined(packed({"a": 1, "count": count})))
+
+    with pytest.raises(SnapshotError):
+        series.advance(joined(packed({"a": 1, "count": 3})) + b"\x01")
+
+
 @given(SNAPSHOTS, st.data())
 def test_bytes_that_are_cut_or_go_on_are_no_snapshot(values, data):
     whole = joined(packed(values))

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -406,8 +407,6 @@ def test_policies_act_as_in_a_run(made, caplog):
 
 
 def test_a_deadline_is_kept_in_a_replay(made, caplog):
-    import threading
-
     never = threading.Event()
 
     class Slow(Callback):
@@ -437,14 +436,16 @@ def test_callbacks_are_entered_and_exited(made):
     assert replay(made, Entered(), until=3).lines == ("enter", "exit None")
 
 
-def test_observers_get_every_event_however_slow(made):
+def test_observers_get_every_event_however_slow():
     big = synthesize(1, 6000, [1.0])
-    seen = []
+    seen, never = [], threading.Event()
 
     class Watches(Callback):
         observes = True
 
         def on_train_step_end(self, run_context: RunContext) -> None:
+            if not seen:
+                never.wait(0.5)  # without a lag a whole replay would pass by
             seen.append(run_context.original_args().cur_step_num)
 
     replayed = replay(big, Watches())
