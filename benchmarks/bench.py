@@ -23,7 +23,7 @@ import peers
 import plot
 from networks import SMALL, cases
 from report import HEADS, Row, markdown, text
-from rows import Network, bus_row, endurance_rows, memory_row, recording_rows
+from rows import Network, bus_row, endurance_rows, memory_row, recording_rows, replay_row
 from timing import Figure
 
 HERE = Path(__file__).parent
@@ -79,6 +79,7 @@ def rows(arguments: argparse.Namespace, rounds: int) -> Iterator[Row]:
     say("recording")
     small = next(case for case in cases(arguments.quick) if case.name == SMALL)
     yield from recording_rows(small, arguments.quick)
+    yield replay_row(arguments.quick)
     say("memory")
     yield memory_row(arguments.quick)
     if not arguments.no_long:

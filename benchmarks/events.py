@@ -11,7 +11,16 @@ from railbus.bus import Draft, EventBus, Publisher
 from railbus.schemas import Fire, Ledger, Need, Plan, lifecycle
 from railbus.schemas.codec import pack
 from railbus.schemas.params import Live
-from railbus.subscribers import Callback, Roster, RunContext
+from railbus.subscribers import (
+    Callback,
+    EarlyStopping,
+    LossMonitor,
+    Roster,
+    RunContext,
+    TimeMonitor,
+    replay,
+    synthesize,
+)
 
 BURST = 500  # steps whose events travel together, as those of a block do
 CALLBACKS = (1, 3, 10, 30)
@@ -94,6 +103,17 @@ def drive(steps: int, callbacks: int, payload: int) -> float:
 def bus_alone(quick: bool) -> Figure:
     """Events per second with three callbacks and a loss of a few bytes."""
     return repeated(lambda: drive(2_000 if quick else 20_000, 3, 8), 3 if quick else 7)
+
+
+def replayed(quick: bool) -> Figure:
+    """Events per second of a replay to three callbacks, of a synthetic run of two epochs."""
+    made = synthesize(2, 1_000 if quick else 10_000, [1.0, 0.5])
+
+    def measure() -> float:
+        callbacks = [LossMonitor(1000), EarlyStopping("loss", patience=9), TimeMonitor()]
+        return len(made) / timed(lambda: replay(made, callbacks))
+
+    return repeated(measure, 3 if quick else 7)
 
 
 def growth(quick: bool) -> dict[tuple[int, int], Figure]:

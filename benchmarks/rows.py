@@ -29,6 +29,7 @@ ALLOWED_OBSERVED = {SMALL: 1.35, LARGE: 1.07}
 FASTER_THAN_PLAIN = 2.0
 SLEEP, SLEEP_EVERY, ALLOWED_ASLEEP = 0.02, 100, 1.05
 EVENTS_PER_SECOND = 80_000
+REPLAYED_PER_SECOND = 60_000
 ALLOWED_SCHEDULED = 2.0  # of lockstep
 ALLOWED_FILTERED = 1.10  # of a run without callbacks
 STATES = 3
@@ -152,6 +153,15 @@ def bus_row(quick: bool) -> Row:
     beside = "events a second, each callback at both events of a step"
     return Row(
         "no network", "bus alone, 3 callbacks", found, "{:.0f}", None, EVENTS_PER_SECOND, beside
+    )
+
+
+def replay_row(quick: bool) -> Row:
+    """A replay, without JAX."""
+    found = events.replayed(quick)
+    beside = "events a second: LossMonitor, EarlyStopping, TimeMonitor"
+    return Row(
+        "no network", "replay, 3 callbacks", found, "{:.0f}", None, REPLAYED_PER_SECOND, beside
     )
 
 

@@ -59,7 +59,7 @@ def test_a_series_tells_exactly_what_has_changed(first, steps):
         assert series.values == now
 
 
-FEW = st.fixed_dictionaries({key: st.integers(0, 300) for key in "abcd"})
+FEW = st.fixed_dictionaries({key: st.sampled_from([0, 1, 200, 70_000]) for key in "abc"})
 
 
 @given(st.lists(FEW, min_size=1, max_size=20))

@@ -101,6 +101,27 @@ class Cuts(Callback):
             run_context.request_stop("short of time")
 
 
+LIVE = frozenset(
+    """
+    network loss_fn optimizer eval_network train_network train_dataset valid_dataset list_callback
+    train_dataset_element eval_dataset_element
+    """.split()
+)
+
+
+class Shows(Callback):
+    """Prints all of `cb_params` that is a value, at every event."""
+
+    def _show(self, run_context: RunContext) -> None:
+        cb_params = run_context.original_args()
+        values = {key: value for key, value in cb_params.items() if key not in LIVE}
+        in_eval = cb_params.mode == "eval"  # there outputs and labels are references
+        print({**values, "net_outputs": values["net_outputs"][0]} if in_eval else values)
+
+    on_train_begin = on_train_epoch_begin = on_train_step_begin = on_train_step_end = _show
+    on_train_epoch_end = on_train_end = on_eval_step_end = _show
+
+
 def say(run_context: RunContext) -> None:
     print("told", run_context.event.seq, dict(run_context.hyperparams()))
 
@@ -124,6 +145,7 @@ MAKERS: dict[str, Function[[], Callback]] = {
     "between": lambda: between(3, 6, LossMonitor(1)),
     "when": lambda: when(lambda run: run.original_args().cur_step_num % 4 == 1, LossMonitor(1)),
     "counts": Counts,
+    "shows": Shows,
     "waits": Waits,
     "cuts": Cuts,
     "stops": lambda: Fails(6, "stop"),
@@ -167,6 +189,23 @@ def recorded_run(names: list[str]) -> tuple[Events, list[str]]:
     with redirect_stdout(printed):
         recorded, _ = run([MAKERS[name]() for name in names])
     return recorded, printed.getvalue().splitlines()
+
+
+def test_every_value_comes_back_as_it_was_shown():
+    def callbacks() -> list[Callback]:
+        return [Counts(), LearningRateScheduler(lambda rate, step: rate / 2), Shows()]
+
+    trainer = make_trainer({"mse", "mae"})
+    printed = StringIO()
+    with redirect_stdout(printed):
+        trainer.fit(3, DATA, DATA[:2], callbacks=callbacks())
+    [log] = trainer.bus.runs.values()
+    assert log.about is not None
+
+    replayed = replay(Events(log.about, tuple(log.entries())), callbacks())
+
+    assert replayed.error is None
+    assert list(replayed.lines) == printed.getvalue().splitlines()
 
 
 def test_the_acks_are_those_that_the_callbacks_gave():
