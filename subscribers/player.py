@@ -135,7 +135,9 @@ class Player(Publisher):
 
     def _fail(self, error: Exception, roster: Roster) -> None:
         """A callback has raised what the record does not have: tell the others, as a run does."""
-        self._say(f"{self.failed_by} raised {type(error).__name__}: {error}")
+        self._say(
+            f"{self.failed_by} raised {type(error).__name__} at #{self.sequencer.seq}: {error}"
+        )
         self.sequencer.speaking = ()  # this event is not in the record
         roster.fail(error)
         newest = self._begin_ns + self._last_ns

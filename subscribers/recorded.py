@@ -24,7 +24,7 @@ class Stub:
     """
 
     def __init__(self, name: str, reference: Reference) -> None:
-        self._name, self.reference = name, reference
+        self._name, self._reference = name, reference
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # what Python itself asks of any object, and may be absent
@@ -50,13 +50,13 @@ class Stub:
         return True
 
     def __repr__(self) -> str:
-        return f"<{self.reference.type}, not recorded>"
+        return f"<{self._reference.type}, not recorded>"
 
     def _refuse(self, what: str) -> NoReturn:
-        summary = f" ({self.reference.summary})" if self.reference.summary else ""
+        summary = f" ({self._reference.summary})" if self._reference.summary else ""
         raise NotRecorded(
             f"{self._name}{what} was not recorded; a recording holds only that it was a "
-            f"{self.reference.type}{summary}{self._hint(what)}"
+            f"{self._reference.type}{summary}{self._hint(what)}"
         )
 
     def _hint(self, what: str) -> str:
@@ -196,7 +196,7 @@ class RecordedLedger(Ledger):
 
     def _network_of(self, params: Callable[[], Any]) -> Live:
         assert self._network is not None
-        return Live(RecordedNetwork(self._network.value.reference, params), self._network.packed)
+        return Live(RecordedNetwork(self._network.value._reference, params), self._network.packed)
 
 
 def _live(key: str, packed: bytes) -> Live:

@@ -1,6 +1,5 @@
 """C10: a recorded stream fed to the same subscribers gives the same acks, or a precise difference."""
 
-import logging
 from collections.abc import Callable as Function
 from contextlib import redirect_stdout
 from io import StringIO
@@ -41,7 +40,7 @@ from railbus.subscribers import (
     replay,
     when,
 )
-from railbus.trainer import RunResult, load_checkpoint
+from railbus.trainer import RunAhead, RunResult, load_checkpoint
 
 from ..subscribers.scripted import DATA, Scripted, make_trainer
 
@@ -171,7 +170,6 @@ def run(callbacks: list[Callback]) -> tuple[Events, RunResult | BaseException]:
 @settings(max_examples=25)
 @given(names=st.lists(st.sampled_from(sorted(MAKERS)), min_size=1, max_size=9))
 def test_the_same_callbacks_replay_to_the_same_acks_lines_and_decisions(names: list[str]) -> None:
-    logging.getLogger("railbus").setLevel(logging.CRITICAL)
     recorded, lines = recorded_run(names)
 
     replayed = replay(recorded, [MAKERS[name]() for name in names])
@@ -241,6 +239,20 @@ def test_a_run_that_failed_replays_to_its_exception():
     assert replayed.lines[-1] == "failed: RuntimeError: bad luck"
 
 
+def test_steps_that_could_not_be_left_out_after_a_stop_are_replayed_too():
+    trainer = make_trainer(run_ahead=RunAhead(exact=False, block_steps=4))
+    trainer.train(3, DATA, callbacks=[StopAtStep(step=2), LossMonitor()])
+    [log] = trainer.bus.runs.values()
+    assert log.about is not None
+    recorded = Events(log.about, tuple(log.entries()))
+
+    replayed = replay(recorded, [StopAtStep(step=2), LossMonitor()])
+
+    assert replayed.committed == recorded.entries
+    assert replayed.committed[-1].event.cb_params.cur_step_num > 2
+    assert replayed.diverged is None
+
+
 @pytest.mark.parametrize("left_out", ["counts", "plateau", "waits", "stops"])
 def test_callbacks_that_are_left_out_act_from_the_record(left_out):
     names = ["counts", "plateau", "waits", "loss", "stops"]
@@ -291,6 +303,7 @@ def test_files_of_a_replay_are_those_of_the_run(tmp_path):
 def test_an_observer_of_a_replay_sees_what_it_saw_in_the_run():
     class Watches(Callback):
         observes, lag = True, 64
+        needs = {"train_network": 100}  # no step of this run
 
         def __init__(self) -> None:
             self.seen = list[Any]()
@@ -298,12 +311,16 @@ def test_an_observer_of_a_replay_sees_what_it_saw_in_the_run():
         def on_train_step_end(self, run_context: RunContext) -> None:
             self.seen.append((run_context.now(), repr(run_context.original_args())))
 
+        def on_train_end(self, run_context: RunContext) -> None:
+            self.seen.append(run_context.original_args().status)
+
     live, again = Watches(), Watches()
     recorded, _ = run([live, Counts()])
 
-    replay(recorded, [again])
+    replayed = replay(recorded, [again])
 
-    assert len(live.seen) == len(ACCURACIES) * len(DATA)
+    assert replayed.committed == recorded.entries
+    assert len(live.seen) == len(ACCURACIES) * len(DATA) + 1
     assert again.seen == live.seen
 
 

@@ -367,7 +367,7 @@ def test_an_error_of_a_callback_is_told_to_all_and_kept(made):
     last = replayed.committed[-1].event
     assert (last.hook.value, last.seq, last.cb_params.status) == ("on_exception", 7, "failed")
     assert last.time_ns == committed(made)[7].event.time_ns
-    assert replayed.diverged == "LambdaCallback raised KeyError: 'lost'"
+    assert replayed.diverged == "LambdaCallback raised KeyError at #7: 'lost'"
 
 
 def test_an_error_beside_an_absent_callbacks_patch_ends_the_replay(made):
@@ -421,6 +421,26 @@ def test_a_deadline_is_kept_in_a_replay(made, caplog):
     assert [d.detached for d in replayed.decisions if d.detached] == [("Slow",)]
     assert len(replayed.lines) == 15
     assert [ack for ack in replayed.acks if ack.by == "Slow"] == []
+
+
+@pytest.mark.parametrize("policy", ["stop", "detach"])
+def test_an_absent_callback_misses_its_deadline_where_it_did(made, caplog, policy):
+    never = threading.Event()
+
+    class Slow(Callback):
+        deadline, on_error = 0.05, policy
+
+        def on_train_epoch_begin(self, run_context: RunContext) -> None:
+            never.wait(20)
+
+    record = replay(made, [Slow(), LossMonitor()])
+    never.set()
+
+    replayed = replay(record, LossMonitor())
+
+    assert replayed.decisions[1].detached == ("Slow",)
+    assert len(replayed.decisions[1].stops) == (policy == "stop")
+    assert replayed.committed == record.committed
 
 
 def test_callbacks_are_entered_and_exited(made):
