@@ -130,8 +130,8 @@ class RecordedLedger(Ledger):
         if self._written:
             self._leave_out_written(found)
         for key, start in self._numbers.items():
-            now = self._series.values[key]
-            if self._entries[key] != start + now:
+            now = self._series.values.get(key)
+            if now is not None and self._entries.get(key) != start + now:
                 found[key] = now
         if found:
             shown = {key: _live(key, packed) for key, packed in found.items() if packed is not None}
@@ -190,8 +190,10 @@ class RecordedLedger(Ledger):
             self.publish({NETWORK: self._network_of(params)})
 
     def _assign(self, value: Any) -> Live:
-        params = getattr(value, "params", value)
         self._assigned = True
+        if isinstance(value, RecordedNetwork):
+            return self._network_of(value._params)
+        params = getattr(value, "params", value)
         return self._network_of(lambda: params)
 
     def _network_of(self, params: Callable[[], Any]) -> Live:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from railbus.bus.about import About
@@ -49,17 +48,15 @@ def synthesize(
     Raises:
         ArgumentTypeError, ArgumentError: numbers that make no run, or too few of them.
     """
+    if metrics is None and (valid_batches is not None or valid_frequency is not None):
+        raise ArgumentError("a validation needs metrics, for example metrics={'accuracy': [0.5]}")
     plan = Plan(
         mode="train",
         epochs=count("epochs", epochs, 1),
         batch_num=count("batches", batches, 1),
-        valid_batch_num=None if metrics is None else count("valid_batches", valid_batches or 1, 1),
-        valid_frequency=None
-        if metrics is None
-        else count("valid_frequency", 1 if valid_frequency is None else valid_frequency, 1),
+        valid_batch_num=_number("valid_batches", valid_batches, metrics),
+        valid_frequency=_number("valid_frequency", valid_frequency, metrics),
     )
-    if metrics is None and (valid_batches is not None or valid_frequency is not None):
-        raise ArgumentError("a validation needs metrics, for example metrics={'accuracy': [0.5]}")
     step_ns = round(positive("seconds_per_step", seconds_per_step) * 1e9)
     made = _Made(plan, run_id, _per_step(losses, epochs, batches), _checked(metrics, epochs))
     facts = _facts(plan, run_id, learning_rate)
@@ -149,6 +146,13 @@ class _Made:
         return {name: values[epoch - 1] for name, values in self._metrics.items()}
 
 
+def _number(name: str, given: int | None, metrics: object) -> int | None:
+    """A number of a validation, by default 1; None where there is none."""
+    if metrics is None:
+        return None
+    return 1 if given is None else count(name, given, 1)
+
+
 def _scalar(loss: Any) -> Tensor:
     return Tensor.of(np.asarray(loss, np.float32))
 
@@ -181,10 +185,8 @@ def _facts(plan: Plan, run_id: str, learning_rate: float | None) -> dict[str, An
     kinds = ["network", "loss_fn", "train_dataset", "train_network", "optimizer"]
     if plan.valid_frequency is not None:
         kinds += ["valid_dataset", "eval_network"]
-    stub = msgspec.structs.replace
-    blank = Reference(kind="", type="synthetic", summary="", id="")
     facts: dict[str, Any] = {"parallel_mode": "stand_alone", "device_number": 1}
-    facts |= {kind: stub(blank, kind=kind) for kind in kinds}
+    facts |= {one: Reference(kind=one, type="synthetic", summary="", id="") for one in kinds}
     facts |= {"epoch_num": plan.epochs}
     if learning_rate is not None:
         facts["learning_rate"] = np.float32(positive("learning_rate", learning_rate))

@@ -165,6 +165,34 @@ def test_a_traced_value_takes_what_it_takes_in_a_run(made, value):
     assert isinstance(replayed.error, ArgumentError)
 
 
+def test_the_network_can_be_assigned_as_it_is_and_is_then_what_was_assigned(made):
+    def same(run_context: RunContext) -> None:
+        cb_params = run_context.original_args()
+        cb_params.train_network = cb_params.train_network
+
+    def other(run_context: RunContext) -> None:
+        run_context.original_args().train_network = {"kernel": 2.0}
+
+    def look(run_context: RunContext) -> None:
+        print(run_context.original_args().train_network.params)
+
+    replayed = replay(
+        made,
+        [
+            asking(on_train_epoch_begin=same),
+            asking(on_train_epoch_end=other),
+            asking(on_train_epoch_end=look),
+        ],
+    )
+    gone = replay(made, asking(on_train_epoch_begin=other, on_train_step_begin=look))
+
+    assert replayed.error is None
+    assert replayed.lines == ("{'kernel': 2.0}",) * 3
+    assert [list(patch.values) for patch in replayed.patches] == [["train_network"]] * 6
+    assert gone.lines == ("{'kernel': 2.0}",)  # what the step has made of it is not known
+    assert isinstance(gone.error, NotRecorded)
+
+
 def test_facts_stay_read_only(made):
     def assign(run_context: RunContext) -> None:
         run_context.original_args().cur_step_num = 7

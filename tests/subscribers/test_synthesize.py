@@ -58,6 +58,7 @@ def test_the_learning_rate_is_there_to_be_set():
         ({"metrics": {"accuracy": [1.0]}}, ArgumentError),
         ({"valid_batches": 3}, ArgumentError),
         ({"epochs": 0}, ArgumentError),
+        ({"metrics": {"accuracy": [1.0, 2.0]}, "valid_batches": 0}, ArgumentError),
         ({"batches": 2.0}, ArgumentTypeError),
         ({"seconds_per_step": 0}, ArgumentError),
         ({"metrics": {"accuracy": [1.0, 2.0]}, "valid_frequency": 0}, ArgumentError),
