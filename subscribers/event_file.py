@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,16 @@ logger = logging.getLogger(__name__)
 BINS = 30  # of a histogram
 NEAR_ONE = 1e12  # within it and its inverse float32 holds a histogram's sums and widths
 FLUSH_SECONDS = 5.0  # of the run's time between two flushes
+
+
+class Clock(Protocol):
+    """When it is, for example a `RunContext`."""
+
+    def now(self) -> float:
+        """Seconds since the run's begin."""
+
+    def wall_time(self) -> float:
+        """Unix seconds."""
 
 
 class EventFile:
@@ -38,22 +48,22 @@ class EventFile:
         self._most, self._written, self._full = most, 0, False
         self._flushed = 0.0
 
-    def scalars(self, values: dict[str, float], step: int, context: RunContext) -> None:
+    def scalars(self, values: dict[str, float], step: int, clock: Clock) -> None:
         """Numbers by tag."""
         for tag, value in values.items():
-            self._write(self._summary.scalar(tag, value), step, context)
+            self._write(self._summary.scalar(tag, value), step, clock)
 
-    def histogram(self, tag: str, values: Any, step: int, context: RunContext) -> None:
+    def histogram(self, tag: str, values: Any, step: int, clock: Clock) -> None:
         """The finite values of an array, in `BINS` bins; nothing where there are none."""
         flat = np.asarray(values).astype(np.float32, copy=False).ravel()
         if flat.size and not np.isfinite([flat.min(), flat.max()]).all():
             flat = flat[np.isfinite(flat)]
         if flat.size:
-            self._write(self._summary.histogram_raw(tag, **binned(flat)), step, context)
+            self._write(self._summary.histogram_raw(tag, **binned(flat)), step, clock)
 
-    def text(self, tag: str, text: str, step: int, context: RunContext) -> None:
+    def text(self, tag: str, text: str, step: int, clock: Clock) -> None:
         """A text, which TensorBoard shows as Markdown."""
-        self._write(self._summary.text(tag, text), step, context)
+        self._write(self._summary.text(tag, text), step, clock)
 
     def flush(self) -> None:
         """Put onto the disk what was written."""
@@ -63,8 +73,8 @@ class EventFile:
         """Flush and close it."""
         self._writer.close()
 
-    def _write(self, summary: Any, step: int, context: RunContext) -> None:
-        event = self._proto(wall_time=context.wall_time(), step=step, summary=summary)
+    def _write(self, summary: Any, step: int, clock: Clock) -> None:
+        event = self._proto(wall_time=clock.wall_time(), step=step, summary=summary)
         self._written += event.ByteSize() + 16  # a record's lengths and checksums
         if self._most is not None and self._written > self._most:
             if not self._full:
@@ -72,8 +82,8 @@ class EventFile:
             self._full = True
             return
         self._writer.write_event(event)
-        if context.now() - self._flushed >= FLUSH_SECONDS:
-            self._flushed = context.now()
+        if clock.now() - self._flushed >= FLUSH_SECONDS:
+            self._flushed = clock.now()
             self.flush()
 
 

@@ -1,7 +1,7 @@
 """Observers that take committed entries as they are, decisions and acks included."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from railbus.bus.about import About
 from railbus.bus.log import EventLog
@@ -11,6 +11,7 @@ from railbus.schemas.events import Committed, Gap
 from railbus.schemas.hooks import Mode
 
 from .callback import Callback
+from .participant import Tally
 from .watcher import Watcher
 
 IDLE = 0.25  # seconds without an entry after which `idle` is called
@@ -20,10 +21,14 @@ class Follower(Callback):
     """An observer of the whole log, in a thread of its own: `take` in the place of hooks.
 
     It loses nothing: the run waits while more than `lag` entries wait for it.
+
+    Attributes:
+        tallies: what each callback of the run has cost, by name; there in `over`.
     """
 
     observes = True
     lag = 4096
+    tallies: Mapping[str, Tally] = {}
 
     def set_up(self, about: About) -> None:
         """A run begins; called in the thread that trains."""
@@ -49,12 +54,13 @@ class FollowerWatcher(Watcher):
         callback: Callback,
         stop_requested: Callable[[Mode], bool],
         replays: bool = False,
+        tallies: Callable[[], Mapping[str, Tally]] = dict,
     ) -> None:
         assert isinstance(callback, Follower)
         super().__init__(name, callback, stop_requested, replays)
         if self.role.hooks or callback.needs:
             raise ArgumentError(f"{name} takes entries; it cannot have hooks or needs beside")
-        self._follower = callback
+        self._follower, self._tallies = callback, tallies
 
     def start(self, log: EventLog, request_stop: Callable[[str, str], None]) -> None:
         """Follow the run from its first event."""
@@ -73,6 +79,7 @@ class FollowerWatcher(Watcher):
         while whole and not self._over and (entries := tap.take(IDLE)) is not None:
             whole = self._try(entries)
             tap.done(entries)
+        follower.tallies = self._tallies()
         try:
             follower.over(failed=not whole)
         except BaseException as error:

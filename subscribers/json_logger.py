@@ -1,7 +1,6 @@
 """`JSONLogger`: writes a run as JSON Lines."""
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any, TextIO
 from .checks import count, flag, path as checked_path
 from .closing import Closing
 from .context import RunContext
+from .jsonable import jsonable
 from .outputs import loss_of
-from .readings import plain, results_of
+from .readings import results_of
 
 
 class JSONLogger(Closing):
@@ -109,23 +109,12 @@ class JSONLogger(Closing):
             "step": cb_params.cur_step_num,
             **values,
         }
-        self._file.write(json.dumps(_strict(plain(line)), allow_nan=False) + "\n")
+        self._file.write(json.dumps(jsonable(line), allow_nan=False) + "\n")
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _strict(value: Any) -> Any:
-    """`value` without what JSON has no number for."""
-    if isinstance(value, dict):
-        return {name: _strict(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_strict(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def _go_back(path: Path, run_id: str, done: Mapping[str, int]) -> None:

@@ -20,6 +20,7 @@ from railbus.schemas.events import Committed, Gap
 
 from .checks import path
 from .follower import Follower
+from .tallies import line_of
 
 LAGS = {"lifecycle": 4096, "every": 1, "durable": 0}
 PACKAGES = ("railbus", "jax", "jaxlib", "flax", "optax", "numpy", "msgpack", "msgspec", "mcap")
@@ -27,7 +28,7 @@ GIT_SECONDS = 5.0  # that git may take to tell the revision
 
 
 class Recorder(Follower):
-    """Writes all committed events, what their acks said, and Railbus' log into files.
+    """Writes all committed events, what their acks said, Railbus' log and the tallies into files.
 
     An observer, in a thread of its own, that loses nothing: the run waits where the disk is slower
     than the run for long. The files, `<directory>/<run_id>/events/*.mcap`, are read by `Recording`,
@@ -114,6 +115,8 @@ class Recorder(Follower):
         try:
             if not failed:
                 self._write_lines()
+                if self._lines.seq:
+                    self._tape.write(line_of(self.tallies, self._lines.seq))
                 self._tape.seal()
         finally:
             tape, self._tape = self._tape, None

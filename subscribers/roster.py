@@ -184,8 +184,11 @@ class Roster:
         self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
     ) -> CallbackParticipant | Watcher:
         if seated.observes:
-            kind = FollowerWatcher if isinstance(seated, Follower) else Watcher
-            watcher = kind(name, seated, stop_requested, self._replays)
+            watcher = (
+                FollowerWatcher(name, seated, stop_requested, self._replays, lambda: self.tallies)
+                if isinstance(seated, Follower)
+                else Watcher(name, seated, stop_requested, self._replays)
+            )
             self.watchers.append(watcher)
             return watcher
         self.participants.append(self._participant(name, seated, ledger, stop_requested))
