@@ -27,11 +27,16 @@ def numbers_of(entry: Committed, cb_params: Snapshot) -> dict[str, float | int]:
     loss = loss_of(cb_params) if entry.event.hook.is_step else None
     if loss is not None:
         found["loss"] = loss
-    results = cb_params.get("eval_results") or cb_params.get("metrics") or {}
     shown = {key: value for key, value in cb_params.items() if key not in FACTS}
-    for name, number in _numbers({**shown, "eval_results": results}):
+    for name, number in _numbers({**shown, "eval_results": results_of(cb_params)}):
         found[f"cb_params.{name}" if name == "loss" else name] = number
     return found
+
+
+def results_of(cb_params: Snapshot) -> dict[str, float | int]:
+    """The single numbers of a validation's results."""
+    results = cb_params.get("eval_results") or cb_params.get("metrics")
+    return dict(_numbers(results)) if isinstance(results, dict) else {}
 
 
 def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float | int]]:

@@ -138,7 +138,8 @@ class _Made:
 
     def _mean(self, last: int) -> float:
         """Of the epoch that ends with step `last`."""
-        losses = self._losses[last - self._plan.batch_num : last]
+        first = last - (self._plan.batch_num or 0)
+        losses = self._losses[first:last]
         return float(np.mean([float(loss) for loss in losses]))
 
     def _results(self) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from railbus.bus import Recording
+from railbus.bus.tape import Tape
 from railbus.schemas.events import Committed
+from railbus.schemas.hooks import Hook
 from railbus.subscribers import Callback
 
 from .scripted import DATA, Scripted, make_trainer
@@ -52,3 +55,14 @@ def record(directory: Path) -> Path:
 def committed(run: Path, hooks=None, **place) -> list[Committed]:
     """The events of a recording without gaps."""
     return [one for one in Recording(run).entries(hooks, **place) if isinstance(one, Committed)]
+
+
+def repeat(run: Path, directory: Path, events: int, run_id="long") -> None:
+    """A recording of one event of `run`, so many times."""
+    about = Recording(run).about
+    entry = committed(run, {Hook.TRAIN_STEP_END}, step=2)[0]
+    tape = Tape(directory, msgspec.structs.replace(about, run_id=run_id), "lifecycle", {})
+    for seq in range(events):
+        event = msgspec.structs.replace(entry.event, run_id=run_id, seq=seq)
+        tape.write(Committed(event, entry.decision, (), seq, 1))
+    tape.seal()

@@ -1,0 +1,7 @@
+"""`python -m railbus.subscribers` is `railbus`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

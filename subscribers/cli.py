@@ -1,0 +1,249 @@
+"""`railbus`: looks at recorded runs from a terminal."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from railbus.schemas.errors import RailbusError
+from railbus.schemas.hooks import Hook
+
+from . import commands
+
+INTERRUPTED, BROKEN_PIPE = 130, 141  # as a shell tells the signals of
+TOLD_AFTER, TOLD_EVERY = 1.0, 0.2  # seconds of work without, and between, news of progress
+
+EPILOG = """\
+RUN is a run's directory, its folder of events, one file, or a directory that holds one run.
+exit codes: 0 done; 1 a difference, or a recording without its end; 2 an error; 130 interrupted.
+`railbus COMMAND --help` has examples."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code.
+
+    Args:
+        argv: the arguments; those of the process by default.
+
+    Raises:
+        SystemExit: after `--help`, and for arguments that make no command (2).
+    """
+    given = _parser().parse_args(argv)
+    progress = _Progress()
+    try:
+        given.braille = _takes_braille()
+        follows = getattr(given, "follow", False)
+        return _printed(given.act(given, progress), progress, flush=follows)
+    except (RailbusError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            _stop_printing()
+            return BROKEN_PIPE
+        progress.clear()
+        sys.stdout.flush()
+        print(f"railbus: error: {plain(_words(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        progress.clear()
+        return INTERRUPTED
+
+
+def plain(text: str) -> str:
+    """`text` on one line, without characters that a terminal acts on: recordings are untrusted."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def _printed(lines: commands.Lines, progress: "_Progress", flush: bool) -> int:
+    try:
+        while True:
+            text = next(lines)
+            progress.clear()
+            print(plain(text), flush=flush)
+    except StopIteration as end:
+        progress.clear()
+        sys.stdout.flush()
+        code: int = end.value
+        return code
+
+
+def _words(error: RailbusError | OSError) -> str:
+    if isinstance(error, OSError) and not isinstance(error, RailbusError):
+        return f"{error.strerror}: '{error.filename}'" if error.filename else str(error)
+    return str(error)
+
+
+def _takes_braille() -> bool:
+    """Whether stdout's encoding has braille; characters that it has not are escaped."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+    try:
+        "⣿".encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _stop_printing() -> None:
+    """Who reads has left: what is still buffered must not be written at the exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        pass
+
+
+class _Progress:
+    """Tells on stderr how many events were read, where that takes long and a person looks on."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty()
+        self._count, self._next, self._told = 0, time.monotonic() + TOLD_AFTER, False
+
+    def __call__(self) -> None:
+        """One more."""
+        self._count += 1
+        if self._on and not self._count % 256 and time.monotonic() > self._next:
+            self._next, self._told = time.monotonic() + TOLD_EVERY, True
+            print(f"\r{self._count} events read", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """The line makes room for others."""
+        if self._told:
+            print(f"\r{' ' * 40}\r", end="", file=sys.stderr, flush=True)
+            self._told = False
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"railbus: error: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="railbus",
+        description="Look at recorded runs: show, search, compare, replay, export, repair.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    added = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    _show(added)
+    _events(added)
+    _export(added)
+    _verify(added)
+    _recover(added)
+    return parser
+
+
+def _show(added: Any) -> None:
+    command = _command(
+        added,
+        *("show", commands.show, "a run on one page: how it ended, costs, losses, epochs"),
+        *("railbus show runs/digits", "railbus show runs/fit-1/events/000-00000000.mcap"),
+    )
+    _incarnation(command)
+
+
+def _events(added: Any) -> None:
+    command = _command(
+        added,
+        *("events", commands.events, "its events, a line each"),
+        *(
+            "railbus events runs/fit-1 --hook on_train_epoch_end",
+            "railbus events runs/fit-1 --epoch 3 --limit 20",
+            "railbus events runs/fit-1 --follow --json | jq .cb_params.net_outputs",
+        ),
+    )
+    hooks = [hook.value for hook in Hook]
+    command.add_argument(
+        *("--hook",),
+        action="append",
+        choices=hooks,
+        metavar="HOOK",
+        help="only events of this hook; may be given several times",
+    )
+    place = command.add_mutually_exclusive_group()
+    for name, kind, text in (
+        ("seq", int, "from this event on"),
+        ("epoch", int, "from this epoch on"),
+        ("step", int, "from this step of training on"),
+        ("time", float, "from this second of the run on"),
+    ):
+        place.add_argument(f"--{name}", type=kind, metavar="N", help=text)
+    place.add_argument("--follow", action="store_true", help="go on with the run until it ends")
+    command.add_argument("--json", action="store_true", help="a JSON object per line")
+    command.add_argument("--limit", type=_count, metavar="N", help="at most so many")
+    _incarnation(command)
+
+
+def _export(added: Any) -> None:
+    command = _command(
+        added,
+        *("export", commands.export, "write it as CSV, JSON Lines, TensorBoard or SQLite"),
+        *(
+            "railbus export runs/fit-1 --to csv",
+            "railbus export runs/fit-1 --to sqlite --output fit.sqlite --force",
+        ),
+    )
+    formats = ("csv", "jsonl", "tensorboard", "sqlite")
+    command.add_argument("--to", required=True, choices=formats, help="the format")
+    command.add_argument(
+        *("--output",),
+        metavar="PATH",
+        help="the file, for tensorboard the folder; <run id>.<format> here by default",
+    )
+    command.add_argument("--force", action="store_true", help="replace what is there")
+    _incarnation(command)
+
+
+def _verify(added: Any) -> None:
+    command = _command(
+        added,
+        *("verify", commands.verify, "check sums, counts, order and the sequence of hooks"),
+        *("railbus verify runs/fit-1",),
+    )
+    _incarnation(command)
+
+
+def _recover(added: Any) -> None:
+    _command(
+        added,
+        *("recover", commands.recover, "close torn files, cut off damage; originals are kept"),
+        *("railbus recover runs/fit-1",),
+    )
+
+
+def _command(
+    added: Any, name: str, act: Callable[..., commands.Lines], text: str, *examples: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = added.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("run", type=Path, metavar="RUN", help="see railbus --help")
+    command.set_defaults(act=act)
+    return command
+
+
+def _incarnation(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        *("--incarnation",),
+        type=int,
+        metavar="N",
+        help="which of the processes that carried the run on; the last by default",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
+    return int(text)

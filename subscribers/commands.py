@@ -1,0 +1,139 @@
+"""What the commands of `railbus` do; each gives the lines to print and then its exit code."""
+
+import itertools
+import json
+from argparse import Namespace
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeAlias
+
+from railbus.bus.recording import Entry, Recording
+from railbus.schemas.events import Ack, Committed, Gap
+
+Lines: TypeAlias = Generator[str, None, int]
+Heard: TypeAlias = Callable[[], None]
+
+MOST = 256  # numbers of an array that is shown whole in JSON
+
+
+def show(given: Namespace, heard: Heard) -> Lines:
+    """A run on one page; damage is told after what was right before it."""
+    from .show import shown
+    from .survey import Survey
+
+    recording = _opened(given, heard)
+    survey = Survey(recording)
+    yield from shown(recording, survey, given.braille)
+    if survey.damage is not None:
+        raise survey.damage
+    return 0
+
+
+def events(given: Namespace, heard: Heard) -> Lines:
+    """Its events, a line each."""
+    for entry in itertools.islice(_entries(given), given.limit):
+        if given.json:
+            from .jsonable import entry_as_json
+
+            yield json.dumps(entry_as_json(entry, MOST), allow_nan=False)
+        else:
+            yield _line(entry)
+    return 0
+
+
+def recover(given: Namespace, heard: Heard) -> Lines:
+    """Close what a killed writer has left open, and cut off what is damaged."""
+    from railbus.bus.recover import recover
+
+    from .finding import run_at
+
+    done = recover(run_at(given.run))
+    for one in done:
+        kept = f"{one.events} events kept" if one.events else "nothing was in it"
+        yield f"{one.path}: {kept}, {one.reason}; the original is {one.torn.name}"
+    if not done:
+        yield "nothing to recover: every file was closed and is right"
+    return 0
+
+
+def export(given: Namespace, heard: Heard) -> Lines:
+    """The recording in another format."""
+    from .export import export
+
+    yield str(export(_opened(given, heard), given.to, given.output, force=given.force))
+    return 0
+
+
+def verify(given: Namespace, heard: Heard) -> Lines:
+    """Check all of it; 1 where it is right as far as it goes, and goes no further."""
+    recording = _opened(given, heard)
+    chosen = given.incarnation
+    whole = True
+    for number in recording.incarnations if chosen is None else (chosen,):
+        report = _opened(given, heard, number).verify()
+        whole = whole and report.sealed and report.ended
+        state = "closed" if report.sealed else "not closed by its writer (railbus recover)"
+        end = "whole" if report.ended else "without the run's end"
+        yield (
+            f"{report.run_id}/{number}: {report.events} events right, {end}, {report.gaps} gaps, "
+            f"{report.segments} files of {report.bytes} bytes, {state}"
+        )
+    return 0 if whole else 1
+
+
+def _opened(given: Namespace, heard: Heard, incarnation: int | None = None) -> Recording:
+    from .finding import Metered, run_at
+
+    number = given.incarnation if incarnation is None else incarnation
+    return Metered(run_at(given.run), number, heard)
+
+
+def _entries(given: Namespace) -> Iterator[Entry]:
+    from .finding import run_at
+
+    recording = Recording(run_at(given.run), given.incarnation)
+    if given.follow:
+        return recording.follow(given.hook)
+    places = {name: getattr(given, name) for name in ("seq", "epoch", "step", "time")}
+    return recording.entries(given.hook, **places)
+
+
+def _line(entry: Entry) -> str:
+    """An event for people: where, when, what it brought and what its acks said."""
+    if isinstance(entry, Gap):
+        return f"#{entry.first} to #{entry.last}: gap ({entry.reason})"
+    event = entry.event
+    place = f"epoch {entry.epoch} step {entry.step}"
+    head = f"#{event.seq:<6} {event.time_ns / 1e9:>10.3f} s  {event.hook.value:<20}  {place:<20}"
+    parts = [*_brought(entry), *(said(ack) for ack in entry.acks)]
+    return f"{head}  {'; '.join(parts)}".rstrip()
+
+
+def _brought(entry: Committed) -> Iterator[str]:
+    from .readings import loss_of, short
+    from .scalars import results_of
+
+    hook = entry.event.hook.value
+    if not hook.endswith(("_end", "_exception")) or hook == "on_eval_epoch_end":
+        return
+    cb_params = entry.event.cb_params
+    if "status" in cb_params:
+        reason = cb_params.get("stop_reason")
+        yield f"{cb_params.status}" + (f": {reason}" if reason else "")
+    elif entry.event.hook.is_step:
+        loss = loss_of(cb_params)
+        if loss is not None:
+            yield f"loss {short(loss)}"
+    else:
+        yield from (f"{name} {short(value)}" for name, value in results_of(cb_params).items())
+
+
+def said(ack: Ack) -> str:
+    """An ack that said more than ok, in words."""
+    parts = []
+    if ack.stop is not None:
+        parts.append(f"asks to stop ({ack.stop.reason})")
+    if ack.patch:
+        parts.append(f"sets {', '.join(ack.patch)}")
+    if ack.error is not None:
+        parts.append(f"raised {ack.error}")
+    return f"{ack.by} {' and '.join(parts) or 'is ok'}"
