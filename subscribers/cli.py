@@ -135,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     added = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _show(added)
     _events(added)
+    _diff(added)
+    _replay(added)
     _export(added)
     _verify(added)
     _recover(added)
@@ -179,6 +181,60 @@ def _events(added: Any) -> None:
     place.add_argument("--follow", action="store_true", help="go on with the run until it ends")
     command.add_argument("--json", action="store_true", help="a JSON object per line")
     command.add_argument("--limit", type=_count, metavar="N", help="at most so many")
+    _incarnation(command)
+
+
+def _diff(added: Any) -> None:
+    command = _command(
+        added,
+        *("diff", commands.diff, "the first difference of two runs, with the events around it"),
+        *(
+            "railbus diff runs/fit-1 runs/fit-2",
+            "railbus diff runs/fit-1 runs/fit-2 --tolerance net_outputs=1e-6 --ignore my_key",
+        ),
+    )
+    command.add_argument("other", type=Path, metavar="OTHER", help="the run to compare it with")
+    command.add_argument(
+        *("--tolerance",),
+        action="append",
+        type=_tolerance,
+        default=[],
+        metavar="KEY=NUMBER",
+        help="how far numbers of this key of cb_params may be apart; values are exact otherwise",
+    )
+    command.add_argument(
+        *("--ignore",),
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a field of events, or a key of cb_params, that does not count, as times and run ids never do",
+    )
+    command.add_argument(
+        "--context", type=_count, default=3, metavar="N", help="events shown around it (3)"
+    )
+
+
+def _replay(added: Any) -> None:
+    command = _command(
+        added,
+        *("replay", commands.replay, "feed its events to callbacks, without a trainer"),
+        *(
+            "railbus replay runs/fit-1 --callback 'EarlyStopping(patience=3)'",
+            "railbus replay runs/fit-1 --callback my.callbacks:Tuner --until on_train_epoch_end",
+        ),
+    )
+    command.add_argument(
+        *("--callback",),
+        action="append",
+        required=True,
+        metavar="NAME",
+        help="package.module:Name[(literals)], or Name of a built-in one; may be given several "
+        "times, in the order of the list",
+    )
+    command.add_argument(
+        "--until", type=_until, metavar="SEQ|HOOK", help="the last event that is fed"
+    )
+    command.add_argument("--json", action="store_true", help="every ack as a JSON object per line")
     _incarnation(command)
 
 
@@ -247,3 +303,15 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
     return int(text)
+
+
+def _until(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _tolerance(text: str) -> tuple[str, float]:
+    key, _, number = text.rpartition("=")
+    try:
+        return key, float(number)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected KEY=NUMBER, got {text!r}") from error

@@ -6,8 +6,13 @@ from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeAlias
 
+import msgspec
+
 from railbus.bus.recording import Entry, Recording
+from railbus.schemas.errors import RailbusError
 from railbus.schemas.events import Ack, Committed, Gap
+
+from .jsonable import ack_as_json, entry_as_json
 
 Lines: TypeAlias = Generator[str, None, int]
 Heard: TypeAlias = Callable[[], None]
@@ -32,11 +37,51 @@ def events(given: Namespace, heard: Heard) -> Lines:
     """Its events, a line each."""
     for entry in itertools.islice(_entries(given), given.limit):
         if given.json:
-            from .jsonable import entry_as_json
-
             yield json.dumps(entry_as_json(entry, MOST), allow_nan=False)
         else:
             yield _line(entry)
+    return 0
+
+
+def diff(given: Namespace, heard: Heard) -> Lines:
+    """Where two runs part; 1 where they do."""
+    from .difference import TIMES_AND_NAMES, diff
+    from .finding import Metered, run_at
+
+    one, other = (Metered(run_at(path), heard=heard) for path in (given.run, given.other))
+    tolerances = dict(given.tolerance)
+    ignore = TIMES_AND_NAMES | set(given.ignore)
+    found = diff(one, other, tolerances=tolerances, ignore=ignore, context=given.context)
+    if found is None:
+        yield "no difference"
+        return 0
+    yield from found.report().split("\n")
+    return 1
+
+
+def replay(given: Namespace, heard: Heard) -> Lines:
+    """The recorded events, fed to callbacks: what they print, and what they answer."""
+    from .named import callback_named
+    from .replay import replay
+
+    callbacks = [callback_named(text) for text in given.callback]
+    echo = not given.json
+    replayed = replay(_opened(given, heard), callbacks, until=given.until, echo=echo)
+    for ack in replayed.acks:
+        if given.json:
+            yield json.dumps(ack_as_json(ack, MOST), allow_nan=False)
+        elif ack.stop or ack.patch or ack.error:
+            yield f"#{ack.seq} {ack.hook.value}  {said(ack)}"
+    if given.json:
+        stop = None if replayed.stop is None else msgspec.structs.asdict(replayed.stop)
+        yield json.dumps({"lines": replayed.lines, "stop": stop, "diverged": replayed.diverged})
+    else:
+        yield f"{len(replayed.acks)} acks to {len(replayed.committed)} events"
+        if replayed.diverged is not None:
+            yield f"not as recorded: {replayed.diverged}"
+    if replayed.error is not None:
+        error = replayed.error
+        raise RailbusError(f"a callback has raised {type(error).__name__}: {error}") from error
     return 0
 
 
