@@ -1,6 +1,7 @@
 """Train a small network on scikit-learn's handwritten digits: the demo of `make demo`."""
 
 import argparse
+import sys
 from os.path import relpath
 from pathlib import Path
 
@@ -51,7 +52,7 @@ async def watch(run: Run) -> None:
 
 
 async def train(directory: Path, epochs: int) -> tuple[RunResult, ModelCheckpoint]:
-    """`fit`, beside an observer on the same event loop."""
+    """`fit`, recorded, beside an observer on the same event loop."""
     train_dataset, valid_dataset = datasets()
     trainer = Trainer(
         Digits(nnx.Rngs(0)),
@@ -62,7 +63,9 @@ async def train(directory: Path, epochs: int) -> tuple[RunResult, ModelCheckpoin
     best = ModelCheckpoint("best", directory, monitor="accuracy", mode="max")
     callbacks = [LossMonitor(45), TimeMonitor(), best, StopAtTime(50)]
     async with (
-        trainer.start_fit(epochs, train_dataset, valid_dataset, callbacks=callbacks) as run,
+        trainer.start_fit(
+            epochs, train_dataset, valid_dataset, callbacks=callbacks, record=directory
+        ) as run,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(watch, run)
@@ -73,7 +76,7 @@ async def train(directory: Path, epochs: int) -> tuple[RunResult, ModelCheckpoin
 def main() -> None:
     """Train, then say how it went."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path("runs/digits"), help="checkpoints")
+    parser.add_argument("--directory", type=Path, default=Path("runs/digits"), help="output")
     parser.add_argument("--epochs", type=int, default=12)
     arguments = parser.parse_args()
     result, best = anyio.run(train, arguments.directory, arguments.epochs)
@@ -87,6 +90,10 @@ def main() -> None:
     for name, tally in stats.callbacks.items():
         print(f"    {name:<15} {tally.seconds:.3f} s in {tally.events} events")
     print(f"  best checkpoint   {relpath(best.latest_ckpt_file_name)} ({len(arrays)} arrays)")
+    railbus, run = Path(sys.executable).with_name("railbus"), arguments.directory / result.run_id
+    print("look at the recorded run:")
+    print(f"  {relpath(railbus)} show {relpath(run)}")
+    print(f"  {relpath(railbus)} events {relpath(run)} --hook on_train_epoch_end")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Iterator
 
 from railbus.bus.recording import Recording
+from railbus.schemas.lifecycle import Plan
 
 from .finding import being_written
 from .plot import plot
@@ -29,7 +30,8 @@ def shown(recording: Recording, survey: Survey, braille: bool) -> Iterator[str]:
     if lines := plot(survey.curve, braille):
         curve = survey.curve
         odd = f", {curve.odd} not finite" if curve.odd else ""
-        yield f"\nloss of {curve.count} steps{odd}"
+        yield ""
+        yield f"  loss of {curve.count} steps{odd}"
         yield from (f"  {line}" for line in lines)
     if survey.epochs:
         yield ""
@@ -88,9 +90,17 @@ def _kind(recording: Recording) -> str:
     steps = "" if plan.batch_num is None else f" of {_some(plan.batch_num, 'step')}"
     begin = f", from epoch {plan.initial_epoch + 1}" if plan.initial_epoch else ""
     resumed = ", resumed" if plan.resumed is not None else ""
-    frequency = plan.valid_frequency
-    valid = f", validated every {frequency}" if frequency else ""
-    return f"{kind}, {_some(plan.epochs, 'epoch')}{steps}{begin}{valid}{resumed}"
+    return f"{kind}, {_some(plan.epochs, 'epoch')}{steps}{begin}{_valid(plan)}{resumed}"
+
+
+def _valid(plan: Plan) -> str:
+    """When it is validated."""
+    when = plan.valid_frequency
+    if when is None:
+        return ""
+    if isinstance(when, int):
+        return ", validated every " + ("epoch" if when == 1 else f"{when} epochs")
+    return f", validated after epochs {', '.join(map(str, when))}"
 
 
 def _events(recording: Recording, survey: Survey) -> Iterator[tuple[str, str]]:

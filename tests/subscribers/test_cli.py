@@ -50,7 +50,7 @@ def test_show_says_how_the_run_ended_and_what_it_was(run, capsys):
     assert code == 0
     assert lines[0] == f"{run.name}: stopped by Notes after step 8 of epoch 2: two are enough"
     facts = dict(line.strip().split(maxsplit=1) for line in lines if line.startswith("  "))
-    assert facts["kind"] == "fit, 3 epochs of 4 steps, validated every 1"
+    assert facts["kind"] == "fit, 3 epochs of 4 steps, validated every epoch"
     assert facts["network"] == "Linear"
     assert facts["observers"] == "Recorder"
     assert facts["detached"].endswith(" Fails")
