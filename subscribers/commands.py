@@ -13,6 +13,8 @@ from railbus.schemas.errors import RailbusError
 from railbus.schemas.events import Ack, Committed, Gap
 
 from .jsonable import ack_as_json, entry_as_json
+from .readings import loss_of, short, some
+from .scalars import results_of
 
 Lines: TypeAlias = Generator[str, None, int]
 Heard: TypeAlias = Callable[[], None]
@@ -76,7 +78,7 @@ def replay(given: Namespace, heard: Heard) -> Lines:
         stop = None if replayed.stop is None else msgspec.structs.asdict(replayed.stop)
         yield json.dumps({"lines": replayed.lines, "stop": stop, "diverged": replayed.diverged})
     else:
-        yield f"{len(replayed.acks)} acks to {len(replayed.committed)} events"
+        yield f"{some(len(replayed.acks), 'ack')} to {some(len(replayed.committed), 'event')}"
         if replayed.diverged is not None:
             yield f"not as recorded: {replayed.diverged}"
     if replayed.error is not None:
@@ -93,7 +95,7 @@ def recover(given: Namespace, heard: Heard) -> Lines:
 
     done = recover(run_at(given.run))
     for one in done:
-        kept = f"{one.events} events kept" if one.events else "nothing was in it"
+        kept = f"{some(one.events, 'event')} kept" if one.events else "nothing was in it"
         yield f"{one.path}: {kept}, {one.reason}; the original is {one.torn.name}"
     if not done:
         yield "nothing to recover: every file was closed and is right"
@@ -119,8 +121,9 @@ def verify(given: Namespace, heard: Heard) -> Lines:
         state = "closed" if report.sealed else "not closed by its writer (railbus recover)"
         end = "whole" if report.ended else "without the run's end"
         yield (
-            f"{report.run_id}/{number}: {report.events} events right, {end}, {report.gaps} gaps, "
-            f"{report.segments} files of {report.bytes} bytes, {state}"
+            f"{report.run_id}/{number}: {some(report.events, 'event')} right, {end}, "
+            f"{some(report.gaps, 'gap')}, {some(report.segments, 'file')} of {report.bytes} bytes, "
+            f"{state}"
         )
     return 0 if whole else 1
 
@@ -154,9 +157,6 @@ def _line(entry: Entry) -> str:
 
 
 def _brought(entry: Committed) -> Iterator[str]:
-    from .readings import loss_of, short
-    from .scalars import results_of
-
     hook = entry.event.hook.value
     if not hook.endswith(("_end", "_exception")) or hook == "on_eval_epoch_end":
         return

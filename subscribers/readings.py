@@ -53,6 +53,11 @@ def short(value: Any) -> str:
     return str(value)
 
 
+def some(number: int, what: str) -> str:
+    """So many of `what`, a noun in the singular."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def loss_of(cb_params: Mapping[str, Any]) -> float | None:
     """The mean loss of `net_outputs`; None where there is none, or only a reference to it."""
     outputs = cb_params.get("net_outputs")

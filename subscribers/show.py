@@ -8,7 +8,7 @@ from railbus.schemas.lifecycle import Plan
 
 from .finding import being_written
 from .plot import plot
-from .readings import short
+from .readings import short, some
 from .survey import MOST, EpochSurvey, Survey, table
 from .tallies import LOGGER, tallies_of
 
@@ -76,7 +76,7 @@ def _facts(recording: Recording, survey: Survey) -> Iterator[tuple[str, str]]:
 def _size(recording: Recording, survey: Survey) -> str:
     files = recording.files
     size = sum(path.stat().st_size for path in files)
-    text = f"{survey.events} events, {size / 1024:.1f} KiB in {_some(len(files), 'file')}"
+    text = f"{survey.events} events, {size / 1024:.1f} KiB in {some(len(files), 'file')}"
     if len(recording.incarnations) > 1:
         text += f", incarnation {recording.incarnation} of {recording.incarnations}"
     return text + (", its last file was not closed" if recording.unsealed else "")
@@ -87,10 +87,10 @@ def _kind(recording: Recording) -> str:
     kind = str(recording.about.config.get("kind", plan.mode))
     if plan.mode == "eval":
         return kind
-    steps = "" if plan.batch_num is None else f" of {_some(plan.batch_num, 'step')}"
+    steps = "" if plan.batch_num is None else f" of {some(plan.batch_num, 'step')}"
     begin = f", from epoch {plan.initial_epoch + 1}" if plan.initial_epoch else ""
     resumed = ", resumed" if plan.resumed is not None else ""
-    return f"{kind}, {_some(plan.epochs, 'epoch')}{steps}{begin}{_valid(plan)}{resumed}"
+    return f"{kind}, {some(plan.epochs, 'epoch')}{steps}{begin}{_valid(plan)}{resumed}"
 
 
 def _valid(plan: Plan) -> str:
@@ -169,7 +169,3 @@ def _times(epoch: EpochSurvey) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else short(value)
-
-
-def _some(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
