@@ -1,11 +1,11 @@
 """What travels between a run and its subscribers: events, acks, decisions, gaps."""
 
 from collections.abc import Mapping
-from typing import Any, cast
 
 import msgspec
 
 from .codec import unpack
+from .errors import SnapshotError
 from .hooks import Hook, Mode
 from .params import Snapshot
 
@@ -28,8 +28,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def cb_params(self) -> Snapshot:
-        """The snapshot, decoded anew at each access; attribute access as in a callback."""
-        return Snapshot(cast(Mapping[str, Any], unpack(self.snapshot)))
+        """The snapshot, decoded anew at each access; attribute access as in a callback.
+
+        Raises:
+            SnapshotError: the bytes are none.
+        """
+        decoded = unpack(self.snapshot)
+        if not isinstance(decoded, dict):
+            raise SnapshotError(f"a snapshot is a map, got {type(decoded).__name__}")
+        return Snapshot(decoded)
 
     def __str__(self) -> str:
         return f"{self.hook.value} #{self.seq}"

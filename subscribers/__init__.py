@@ -10,6 +10,7 @@ from .device_monitor import DeviceMonitor as DeviceMonitor
 from .difference import Difference as Difference, acks_of as acks_of, diff as diff
 from .early_stopping import EarlyStopping as EarlyStopping
 from .ema_weights import EMAWeights as EMAWeights
+from .export import export as export
 from .filters import between as between, every as every, once as once, when as when
 from .flops_utilization_collector import FlopsUtilizationCollector as FlopsUtilizationCollector
 from .history import History as History

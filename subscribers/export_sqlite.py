@@ -1,10 +1,9 @@
 """A recording as a SQLite database."""
 
 import json
-import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +13,9 @@ from railbus.schemas.events import Committed, Gap
 
 from .jsonable import jsonable
 from .scalars import ROWS, numbers_of
+
+if TYPE_CHECKING:
+    import sqlite3
 
 SCHEMA = """
 CREATE TABLE run (run_id TEXT, incarnation INTEGER, about TEXT, notes TEXT);
@@ -42,6 +44,8 @@ def write_sqlite(recording: Recording, path: Path) -> None:
     values as JSON (NULL: the key was removed). `scalars` holds the single numbers of events that
     end a step, an evaluation or an epoch; SQLite has no NaN, it is NULL there.
     """
+    import sqlite3  # here: who imports railbus.subscribers does not wait for it
+
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         # Nobody sees the file before it is complete, so a journal would protect nothing.
         db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + SCHEMA)
@@ -61,7 +65,7 @@ def write_sqlite(recording: Recording, path: Path) -> None:
         db.executescript(INDICES)
 
 
-def _write(db: sqlite3.Connection, entry: Committed) -> None:
+def _write(db: "sqlite3.Connection", entry: Committed) -> None:
     event, seq = entry.event, entry.event.seq
     times = event.time_ns / 1e9, event.wall_ns / 1e9
     _insert(db, "events", seq, event.hook.value, entry.epoch, entry.step, *times)
@@ -77,7 +81,7 @@ def _write(db: sqlite3.Connection, entry: Committed) -> None:
             _insert(db, "scalars", seq, name, float(number))
 
 
-def _insert(db: sqlite3.Connection, table: str, *values: Any) -> None:
+def _insert(db: "sqlite3.Connection", table: str, *values: Any) -> None:
     places = ", ".join("?" * len(values))
     db.execute(f"INSERT INTO {table} VALUES ({places})", values)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from railbus.bus.recording import Recording
-from railbus.schemas.errors import RecordingError
+from railbus.schemas.errors import RecordingError, SnapshotError
 from railbus.schemas.events import Committed, Gap, StopRequest
 from railbus.schemas.hooks import Hook
 
@@ -80,7 +80,7 @@ class Survey:
         self.last: Committed | None = None
         self.step = self.epoch = 0
         self.ended: Mapping[str, Any] | None = None
-        self.damage: RecordingError | None = None
+        self.damage: RecordingError | SnapshotError | None = None
         self.curve = Curve()
         self._head: list[EpochSurvey] = []
         self._tail: deque[EpochSurvey] = deque(maxlen=MOST)
@@ -90,7 +90,7 @@ class Survey:
         try:
             for entry in recording:
                 self._take(entry)
-        except RecordingError as error:
+        except (RecordingError, SnapshotError) as error:
             self.damage = error
 
     @property

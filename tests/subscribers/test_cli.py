@@ -13,6 +13,8 @@ import pytest
 
 from railbus.bus import Recording
 from railbus.bus.tape import Tape
+from railbus.schemas.codec import pack
+from railbus.schemas.hooks import Hook
 from railbus.subscribers import cli
 from railbus.subscribers.cli import main
 from railbus.subscribers.finding import being_written
@@ -244,6 +246,22 @@ def test_a_recording_cannot_act_on_the_terminal(run, tmp_path, capsys):
     main(["show", str(tmp_path)])
 
     assert capsys.readouterr().out.startswith("\\x1b[2Jgone\\nrailbus: all is well: broken off")
+
+
+@pytest.mark.parametrize("snapshot", [pack([1, 2]), b"\xc1"])
+def test_a_snapshot_that_is_none_is_an_error_in_one_line(run, tmp_path, capsys, snapshot):
+    entry = committed(run, {Hook.TRAIN_STEP_END})[0]
+    event = msgspec.structs.replace(entry.event, snapshot=snapshot, seq=0)
+    tape = Tape(tmp_path, Recording(run).about, "lifecycle", {})
+    decision = msgspec.structs.replace(entry.decision, seq=0, patches=())
+    tape.write(msgspec.structs.replace(entry, event=event, decision=decision, acks=()))
+    tape.seal()
+
+    codes = [main([name, str(tmp_path)]) for name in ("events", "show", "verify")]
+
+    told = capsys.readouterr().err.splitlines()
+    assert codes == [2, 2, 2]
+    assert all(line.startswith("railbus: error: ") for line in told)
 
 
 def test_a_reader_that_leaves_is_no_error(run):

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from railbus.bus import Recording
 from railbus.schemas.errors import ArgumentError, RecordingError
 from railbus.schemas.hooks import Hook
-from railbus.subscribers.export import export
+from railbus.subscribers import export
 from railbus.subscribers.readings import loss_of
 
 from .recorded import committed, record, repeat
@@ -186,7 +186,7 @@ def test_an_unknown_format_is_refused(run):
 
 def test_an_export_needs_no_jax(run, tmp_path):
     code = (
-        "import sys; from railbus.subscribers.export import export\n"
+        "import sys; from railbus.subscribers import export\n"
         f"export({str(run)!r}, 'jsonl', {str(tmp_path / 'a')!r})\n"
         f"export({str(run)!r}, 'sqlite', {str(tmp_path / 'b')!r})\n"
         "print('jax' in sys.modules)"
