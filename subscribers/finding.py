@@ -4,7 +4,8 @@ import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from railbus.bus.recording import FOLDER, NAME, Entry, Recording
+from railbus.bus.reader import Segment
+from railbus.bus.recording import Entry, Recording
 from railbus.schemas.errors import RecordingError
 
 SHOWN = 5  # runs that are listed where there are several
@@ -62,6 +63,14 @@ def being_written(recording: Recording) -> bool:
     return False
 
 
+def was_closed(recording: Recording) -> bool:
+    """Whether its writer has come to close its last file."""
+    try:
+        with Segment(recording.files[-1]) as last:
+            return last.footer is not None
+    except RecordingError:
+        return False
+
+
 def _holds_events(path: Path) -> bool:
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
-    return any(NAME.fullmatch(one.name) for one in folder.iterdir())
+    return any(path.glob("*.mcap")) or any(path.glob("events/*.mcap"))

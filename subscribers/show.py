@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from railbus.bus.recording import Recording
 from railbus.schemas.lifecycle import Plan
 
-from .finding import being_written
+from .finding import being_written, was_closed
 from .plot import plot
 from .readings import short, some
 from .survey import MOST, EpochSurvey, Survey, table
@@ -26,7 +26,7 @@ def shown(recording: Recording, survey: Survey, braille: bool) -> Iterator[str]:
     yield f"{recording.about.run_id}: {_ending(survey)}"
     for name, text in _facts(recording, survey):
         yield f"  {name:<14} {text}"
-    yield from _callbacks(recording)
+    yield from _callbacks(recording, survey)
     if lines := plot(survey.curve, braille):
         curve = survey.curve
         odd = f", {curve.odd} not finite" if curve.odd else ""
@@ -79,7 +79,7 @@ def _size(recording: Recording, survey: Survey) -> str:
     text = f"{survey.events} events, {size / 1024:.1f} KiB in {some(len(files), 'file')}"
     if len(recording.incarnations) > 1:
         text += f", incarnation {recording.incarnation} of {recording.incarnations}"
-    return text + (", its last file was not closed" if recording.unsealed else "")
+    return text + ("" if was_closed(recording) else ", its last file was not closed")
 
 
 def _kind(recording: Recording) -> str:
@@ -127,10 +127,11 @@ def _events(recording: Recording, survey: Survey) -> Iterator[tuple[str, str]]:
         yield "warning", f"and {warnings - MOST} more"
 
 
-def _callbacks(recording: Recording) -> Iterator[str]:
+def _callbacks(recording: Recording, survey: Survey) -> Iterator[str]:
     """The participants in their order; what they and the observers cost, where it is known."""
     names = [*(role.name for role in recording.about.roles), *recording.about.observers]
-    tallies = tallies_of(recording.log()) if not recording.unsealed else {}
+    whole = survey.damage is None and was_closed(recording)
+    tallies = tallies_of(recording.log()) if whole else {}
     if not names:
         return
     yield ""
