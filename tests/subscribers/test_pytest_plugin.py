@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -30,17 +31,23 @@ STOPS = """
 """
 
 
+class Session:
+    """Runs a test module with the plugin."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self._pytester = pytester
+        self.goldens = pytester.path / "goldens" / "test_it"
+
+    def __call__(self, body: str, *arguments: str) -> Any:
+        self._pytester.makepyfile(test_it=MADE + body)
+        return self._pytester.runpytest("-p", "no:cacheprovider", *arguments)
+
+
 @pytest.fixture
 def session(pytester, monkeypatch):
-    """Runs a test module with the plugin; `CI` is not set."""
+    """`CI` is not set."""
     monkeypatch.delenv("CI", raising=False)
-
-    def run(body: str, *arguments: str) -> pytest.RunResult:
-        pytester.makepyfile(test_it=MADE + body)
-        return pytester.runpytest("-p", "no:cacheprovider", *arguments)
-
-    run.goldens = pytester.path / "goldens" / "test_it"
-    return run
+    return Session(pytester)
 
 
 def passes(session, body):
