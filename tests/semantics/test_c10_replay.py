@@ -362,3 +362,47 @@ def test_the_network_at_a_step_is_the_one_that_was_saved_there(tmp_path):
     assert replayed.error is None
     assert again.kernels == live.kernels
     assert len(set(live.kernels)) > 1
+
+
+class Stops(Callback):
+    """Asks for the end of an evaluation at its first step."""
+
+    def on_eval_step_begin(self, run_context: RunContext) -> None:
+        run_context.request_stop()
+
+
+def test_a_lone_evaluation_replays():
+    def callbacks() -> list[Callback]:
+        cut = LambdaCallback(on_eval_step_end=lambda run: run.request_stop("enough"))
+        return [LossMonitor(1), TimeMonitor(), every(2, cut)]
+
+    trainer = make_trainer()
+    printed = StringIO()
+    with redirect_stdout(printed):
+        trainer.eval(DATA, callbacks=callbacks())
+    [log] = trainer.bus.runs.values()
+    assert log.about is not None
+    recorded = Events(log.about, tuple(log.entries()))
+
+    replayed = replay(recorded, callbacks())
+    sooner = replay(recorded, Stops())
+
+    assert replayed.committed == recorded.entries
+    assert list(replayed.lines) == printed.getvalue().splitlines()
+    assert replayed.stop is not None
+    assert sooner.diverged is not None
+    assert sooner.committed[-1].event.hook.value == "on_eval_step_end"
+
+
+def test_a_run_that_failed_at_its_first_event_replays():
+    def fail(run_context: RunContext) -> None:
+        raise RuntimeError("bad luck")
+
+    recorded, error = run([Fails(1, "raise"), LambdaCallback(on_train_begin=fail)])
+
+    replayed = replay(recorded, [Fails(1, "raise"), LambdaCallback(on_train_begin=fail)])
+
+    assert isinstance(error, RuntimeError)
+    assert len(recorded) == 1
+    assert replayed.committed == recorded.entries
+    assert replayed.lines == ("failed: RuntimeError: bad luck",)
