@@ -20,7 +20,7 @@ from railbus.schemas import Decision, Event, Hook, Plan
 from railbus.schemas.codec import pack
 from railbus.schemas.events import Committed
 
-EPOCHS = 12
+EPOCHS = 36
 EPOCH_STEPS = 1000
 SEEKS = 40  # of each kind
 

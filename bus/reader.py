@@ -104,7 +104,7 @@ class Segment:
         """A row of `segment.COLUMNS` for each chunk that holds events, as int64."""
         if self._index is None:
             found = self.scanned() if self.footer is None else self._stored()
-            if (found < 0).any() or (found[:, 0] >= self.file.seek(0, 2)).any():
+            if (found < 0).any():
                 raise RecordingError(f"the index of '{self.path}' is damaged")
             if (np.diff(found, axis=0) < 0).any():
                 raise RecordingError(f"the index of '{self.path}' is damaged: it goes back")
