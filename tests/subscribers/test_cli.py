@@ -72,6 +72,28 @@ def test_show_has_a_table_of_callbacks_and_one_of_epochs(run, capsys):
     assert [row[3] for row in epochs] == ["0.25", "0.75"]
 
 
+def test_show_of_many_epochs_leaves_out_those_in_the_middle(tmp_path, capsys):
+    make_trainer().train(25, DATA, record=tmp_path)
+
+    main(["show", str(tmp_path)])
+
+    out = capsys.readouterr().out
+    epochs = [line.split()[0] for line in out.partition("  epoch  steps")[2].splitlines()[1:]]
+    assert epochs == [*map(str, range(1, 11)), "...", *map(str, range(16, 26))]
+
+
+def test_show_of_a_lone_evaluation_has_its_losses_and_results(tmp_path, capsys):
+    make_trainer().eval(DATA, record=tmp_path)
+
+    main(["show", str(tmp_path)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(": completed after 4 steps of evaluation")
+    assert "  loss of 4 steps" in lines
+    assert lines[-1].split()[:2] == ["eval", "4"]
+    assert "mse" in lines[-2].split()
+
+
 def test_show_plots_with_braille_only_where_it_can_be_shown(run):
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     dots = railbus("show", run, env=environment).stdout
