@@ -83,9 +83,9 @@ class BackupAndRestore(Callback):
         if not self._completed and cb_params.cur_step_num:
             self._save(run_context)
 
-    def resume_point(self, latest: bool) -> Path | None:
-        """The backup, if it is there."""
-        return max(self._backups(), default=(0, None))[1]
+    def resume_points(self, latest: bool) -> list[Path]:
+        """The backups that are there."""
+        return [path for _, path in sorted(self._backups(), reverse=True)]
 
     def _save(self, run_context: RunContext) -> None:
         self._settle()

@@ -138,13 +138,16 @@ class Callback:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave; called after `on_train_begin` of a resumed run."""
 
-    def resume_point(self, latest: bool) -> Path | None:
-        """The checkpoint from which an interrupted run goes on; asked before a run begins.
+    def resume_points(self, latest: bool) -> Sequence[Path]:
+        """Checkpoints from which an interrupted run may go on; asked before a run begins.
 
         Args:
             latest: the user said `resume="latest"`; otherwise nothing was said.
+
+        Returns:
+            Newest first; one that is damaged is passed over for the next. Maybe none.
         """
-        return None
+        return ()
 
     def begin(self, run_context: RunContext) -> Any:
         """MindSpore's older name of `on_train_begin` and `on_eval_begin`."""

@@ -136,14 +136,14 @@ def free_prefix(folder: Path, prefix: str) -> str:
     return f"{prefix}_{max(taken) + 1}" if taken else prefix
 
 
-def newest(folder: Path, prefix: str) -> Path | None:
-    """The newest checkpoint of `prefix`, whatever its number, from which a run can be resumed.
+def newest_first(folder: Path, prefix: str) -> list[Path]:
+    """Checkpoints of `prefix`, whatever its number, from which a run can be resumed.
 
-    One that was saved on an exception holds no callbacks' states, so it counts only without others.
+    One that was saved on an exception holds no callbacks' states, so it comes after all others.
     """
     found = [path for _, path in _of(folder, prefix) if path.suffix == ".ckpt"]
-    whole = [path for path in found if not path.stem.endswith("_breakpoint")]
-    return max(whole or found, key=lambda path: standing(path).stat().st_mtime_ns, default=None)
+    found.sort(key=lambda path: standing(path).stat().st_mtime_ns, reverse=True)
+    return sorted(found, key=lambda path: path.stem.endswith("_breakpoint"))
 
 
 def _of(folder: Path, prefix: str) -> list[tuple[int, Path]]:

@@ -10,7 +10,7 @@ from railbus.schemas.params import CallbackParams
 
 from .callback import Callback
 from .checkpoint_config import CheckpointConfig
-from .checkpoint_files import Files, Saved, free_prefix, newest, said
+from .checkpoint_files import Files, Saved, free_prefix, newest_first, said
 from .checks import count, flag
 from .context import RunContext
 from .monitor import Better, Monitor
@@ -182,13 +182,12 @@ class ModelCheckpoint(Callback):
         self._files.load_state_dict(state["files"])
         self._lasts.load_state_dict(state["lasts"])
 
-    def resume_point(self, latest: bool) -> Path | None:
-        """The newest of the prefix, for `resume="latest"`; unknown where functions name the files."""
+    def resume_points(self, latest: bool) -> list[Path]:
+        """Those of the prefix, for `resume="latest"`; unknown where functions name the files."""
         if not latest or callable(self._prefix) or callable(self._directory):
-            return None
-        return newest(
-            Path.cwd() if self._directory is None else Path(self._directory), self._prefix
-        )
+            return []
+        folder = Path.cwd() if self._directory is None else Path(self._directory)
+        return newest_first(folder, self._prefix)
 
     def _clear(self) -> None:
         best_of = None if self._monitor is None else self._top_k

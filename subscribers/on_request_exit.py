@@ -110,9 +110,9 @@ class OnRequestExit(Callback):
         """Note how it ended."""
         self._completed = run_context.original_args().status == "completed"
 
-    def resume_point(self, latest: bool) -> Path | None:
+    def resume_points(self, latest: bool) -> list[Path]:
         """What was saved on exit, if it is there."""
-        return self._path if standing(self._path).exists() else None
+        return [self._path] if standing(self._path).exists() else []
 
     def _stop(self, run_context: RunContext) -> None:
         run_context.request_stop(self._asked, interrupts=True)

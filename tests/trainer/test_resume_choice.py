@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from railbus.schemas.errors import CheckpointError
-from railbus.subscribers import Callback
+from railbus.subscribers import Callback, CheckpointConfig, ModelCheckpoint
 from railbus.trainer.resume import find, read_cut
 
 from .watched import Watch, data, make
@@ -19,8 +19,8 @@ class Offers(Callback):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def resume_point(self, latest: bool) -> Path:
-        return self.path
+    def resume_points(self, latest: bool) -> list[Path]:
+        return [self.path]
 
 
 def cut_at(step: int, path: Path, **options: Any) -> Path:
@@ -69,6 +69,19 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, da
 
     assert (result.status, result.step, result.stats.steps) == ("completed", 15, 12)
     assert any(f"'{far}' is passed over: " in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("damage", [lose_a_part, change_the_arrays])
+def test_a_damaged_newest_of_a_folder_is_passed_over_for_the_one_before(tmp_path, caplog, damage):
+    saves = ModelCheckpoint("net", tmp_path, CheckpointConfig(save_checkpoint_steps=5))
+    make().train(2, data(), [saves, Watch("on_train_step_end", 10, stop="interrupt")])
+    damage(tmp_path / "net-2_5.ckpt")
+
+    point = find("latest", [saves])
+
+    assert point is not None
+    assert (point.path, point.cut.step) == (tmp_path / "net-1_5.ckpt", 5)
+    assert any("net-2_5.ckpt' is passed over: " in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("both", [False, True])
