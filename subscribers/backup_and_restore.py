@@ -85,7 +85,7 @@ class BackupAndRestore(Callback):
 
     def resume_points(self, latest: bool) -> list[Path]:
         """The backups that are there."""
-        return [path for _, path in sorted(self._backups(), reverse=True)]
+        return [path for _, path in self._backups()]
 
     def _save(self, run_context: RunContext) -> None:
         self._settle()

@@ -145,7 +145,7 @@ class Callback:
             latest: the user said `resume="latest"`; otherwise nothing was said.
 
         Returns:
-            Newest first; one that is damaged is passed over for the next. Maybe none.
+            In any order; the run goes on from the one that has come furthest and can be read.
         """
         return ()
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from railbus.schemas.errors import RailbusError
 
 from .checkpoint_config import CheckpointConfig
-from .checkpoint_place import named, remove, standing
+from .checkpoint_place import named, remove
 
 
 class Saved(NamedTuple):
@@ -136,14 +136,9 @@ def free_prefix(folder: Path, prefix: str) -> str:
     return f"{prefix}_{max(taken) + 1}" if taken else prefix
 
 
-def newest_first(folder: Path, prefix: str) -> list[Path]:
-    """Checkpoints of `prefix`, whatever its number, from which a run can be resumed.
-
-    One that was saved on an exception holds no callbacks' states, so it comes after all others.
-    """
-    found = [path for _, path in _of(folder, prefix) if path.suffix == ".ckpt"]
-    found.sort(key=lambda path: standing(path).stat().st_mtime_ns, reverse=True)
-    return sorted(found, key=lambda path: path.stem.endswith("_breakpoint"))
+def resumable(folder: Path, prefix: str) -> list[Path]:
+    """Checkpoints of `prefix`, whatever its number, from which a run can be resumed."""
+    return [path for _, path in _of(folder, prefix) if path.suffix == ".ckpt"]
 
 
 def _of(folder: Path, prefix: str) -> list[tuple[int, Path]]:

@@ -10,7 +10,7 @@ from railbus.schemas.params import CallbackParams
 
 from .callback import Callback
 from .checkpoint_config import CheckpointConfig
-from .checkpoint_files import Files, Saved, free_prefix, newest_first, said
+from .checkpoint_files import Files, Saved, free_prefix, resumable, said
 from .checks import count, flag
 from .context import RunContext
 from .monitor import Better, Monitor
@@ -187,7 +187,7 @@ class ModelCheckpoint(Callback):
         if not latest or callable(self._prefix) or callable(self._directory):
             return []
         folder = Path.cwd() if self._directory is None else Path(self._directory)
-        return newest_first(folder, self._prefix)
+        return resumable(folder, self._prefix)
 
     def _clear(self) -> None:
         best_of = None if self._monitor is None else self._top_k

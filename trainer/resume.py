@@ -142,58 +142,40 @@ def find(resume: Any, callbacks: Sequence[Callback]) -> Point | None:
         if not standing(Path(resume)).exists():
             raise ArgumentError(f"resume={str(resume)!r} does not exist")
         return Point(Path(resume), read_cut(Path(resume)))
-    offers = [[Path(path) for path in one.resume_points(resume == "latest")] for one in callbacks]
-    offers = [paths for paths in offers if paths]
-    if not offers:
+    offers = (path for one in callbacks for path in one.resume_points(resume == "latest"))
+    paths = list(dict.fromkeys(map(Path, offers)))
+    if not paths:
         if resume == "latest":
             logger.info("no checkpoint to go on with; the run begins anew")
         return None
-    point = _furthest(offers)
+    alone = len(paths) == 1
+    point = Point(paths[0], read_cut(paths[0])) if alone else _furthest_whole(paths)
     logger.info("the run goes on from %s", point.path)
     return point
 
 
-def _furthest(offers: list[list[Path]]) -> Point:
-    """The one that has come furthest, of the first of each offer that can be read.
+def _furthest_whole(paths: Sequence[Path]) -> Point:
+    """The one that has come furthest in the newest one's run, of those that can be read.
 
     Raises:
         CheckpointError: none can be.
     """
-    named = [str(path) for paths in offers for path in paths]
-    alone = len(set(named)) == 1
-    while points := {point.path: point for paths in offers if (point := _first(paths, alone))}:
-        newest = max(points, key=lambda path: standing(path).stat().st_mtime_ns)
-        run_id = points[newest].cut.run_id
-        best = max(points.values(), key=lambda point: _progress(point.cut, run_id))
-        if alone or _is_whole(best.path):
-            return best
-        offers = [[path for path in paths if path != best.path] for paths in offers]
-    raise CheckpointError(f"no run can go on from any of {named}")
-
-
-def _first(paths: list[Path], alone: bool) -> Point | None:
-    """The first that says where its run was; those before it leave the list.
-
-    Raises:
-        CheckpointError: it is the only one and does not.
-    """
-    while paths:
+    points = []
+    for path in paths:
         try:
-            return Point(paths[0], read_cut(paths[0]))
+            points.append(Point(path, read_cut(path)))
         except CheckpointError as error:
-            if alone:
-                raise
-            logger.warning("'%s' is passed over: %s", paths.pop(0), error)
-    return None
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        read_tree(path)
-    except CheckpointError as error:
-        logger.warning("'%s' is passed over: %s", path, error)
-        return False
-    return True
+            logger.warning("'%s' is passed over: %s", path, error)
+    points.sort(key=lambda point: standing(point.path).stat().st_mtime_ns)
+    run_id = points[-1].cut.run_id if points else None
+    for point in sorted(points, key=lambda point: _progress(point.cut, run_id), reverse=True):
+        try:
+            read_tree(point.path)
+        except CheckpointError as error:
+            logger.warning("'%s' is passed over: %s", point.path, error)
+        else:
+            return point
+    raise CheckpointError(f"no run can go on from any of {[str(path) for path in paths]}")
 
 
 def _progress(cut: Cut, run_id: str | None) -> tuple[bool, bool, int, int, float]:

@@ -84,6 +84,18 @@ def test_a_damaged_newest_of_a_folder_is_passed_over_for_the_one_before(tmp_path
     assert any("net-2_5.ckpt' is passed over: " in line for line in caplog.messages)
 
 
+def test_the_furthest_of_a_copied_folder_counts(tmp_path):
+    """Its files' times are in another order."""
+    saves = ModelCheckpoint("net", tmp_path, CheckpointConfig(save_checkpoint_steps=5))
+    make().train(2, data(), saves)
+    os.utime(tmp_path / "net-1_5.ckpt", (2e9, 2e9))
+
+    point = find("latest", [saves])
+
+    assert point is not None
+    assert point.path == tmp_path / "net-2_5.ckpt"
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_where_no_checkpoint_can_be_read_nothing_begins_anew(tmp_path, both):
     paths = [cut_at(3, tmp_path / "a.ckpt")] + both * [cut_at(7, tmp_path / "b.ckpt")]
