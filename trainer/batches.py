@@ -109,14 +109,14 @@ class BatchSource:
             self.dataset.epoch = epoch
 
     def skip(self, batches: int) -> None:
-        """Leave out the first batches of the coming pass.
+        """Leave out the first batches of the coming pass; of one that is told its epoch, once it is.
 
         Raises:
             DatasetError: there are not so many.
         """
         self.peek()
         assert self._coming is not None
-        self._coming.skip(batches)
+        self._coming.skip(batches, later=self.told and not self.once)
 
     def open(self) -> "Pass":
         """The coming pass; those before it must have been read to their end or closed."""
@@ -372,28 +372,41 @@ class Pass:
         if not self.source.once and isinstance(iterator, GeneratorType):
             iterator.close()
 
-    def skip(self, batches: int) -> None:
+    def skip(self, batches: int, later: bool = False) -> None:
         """Leave out so many, which an interrupted run has trained on.
+
+        Args:
+            later: when the run comes here.
 
         Raises:
             DatasetError: there are not so many.
         """
         self._skipped = batches
-        for _ in range(batches):
+        for _ in range(0 if later else batches):
             self.take()
 
     def expect(self, epoch: int) -> None:
         """An `ArrayDataset` will be in that epoch when the run comes here; begin with it anew."""
         if self.epoch != epoch:
-            self.epoch, self._iterator, self._exhausted, self.taken = epoch, None, False, 0
-            self._ahead.clear()
-            self.skip(self._skipped)
+            self.epoch = epoch
+            self._anew()
 
     def begin(self) -> None:
-        """The run comes here; an `ArrayDataset` counts that as an iteration."""
+        """The run comes here; an `ArrayDataset` counts that as an iteration.
+
+        One that callbacks tell its epoch may have been told since its first batch was looked at.
+        """
         self.begun = True
+        if self.source.told and not self.source.once:
+            self.close()
+            self._anew()
         if self.epoch is not None:
             self.source.dataset.epoch = self.epoch + 1
+
+    def _anew(self) -> None:
+        self._iterator, self._exhausted, self.taken = None, False, 0
+        self._ahead.clear()
+        self.skip(self._skipped)
 
     def _read(self, count: int) -> bool:
         """Whether `count` batches are there, read ahead as far as that needs."""

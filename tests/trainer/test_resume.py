@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -95,6 +96,50 @@ def test_other_data_sets_leave_out_the_batches_that_were_trained_on(tmp_path, da
     trainer.train(3, dataset(), Watch(), resume=tmp_path / "cut.ckpt")
 
     assert last(trainer) == wanted
+
+
+class Sampled:
+    """Shuffled by the epoch that callbacks tell, as PyTorch's distributed samplers are."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        order = np.random.default_rng(self.epoch).permutation(len(X))
+        for start in range(0, 36, 8):
+            rows = order[start : start + 8]
+            yield X[rows], Y[rows]
+
+
+@pytest.mark.parametrize(("step", "hook"), [(3, "on_train_step_end"), (10, "on_train_epoch_end")])
+def test_data_that_callbacks_tell_the_epoch_go_on_in_that_epoch(tmp_path, step, hook):
+    """The first batch was looked at, and batches were left out, before the epoch was told."""
+    rows: list[Any] = []
+
+    def train(*callbacks: Any, resume: Any = None) -> Trainer:
+        trainer, sampled = make(), Sampled()
+
+        def tell(run_context: Any) -> None:
+            sampled.set_epoch(run_context.original_args().cur_epoch_num)
+
+        def look(run_context: Any) -> None:
+            rows.append(np.asarray(run_context.original_args().train_dataset_element[0]))
+
+        told = LambdaCallback(on_train_epoch_begin=tell, on_train_step_begin=look)
+        trainer.train(3, sampled, [told, *callbacks], resume=resume)
+        return trainer
+
+    wanted = last(train(Watch()))
+    whole = rows[:]
+    rows.clear()
+    train(Watch(hook, step, tmp_path / "cut.ckpt", stop="interrupt"))
+    resumed = train(Watch(), resume=tmp_path / "cut.ckpt")
+
+    assert np.array_equal(whole[0], X[np.random.default_rng(1).permutation(len(X))[:8]])
+    assert all(map(np.array_equal, rows, whole))
+    assert last(resumed) == wanted
 
 
 def test_the_resumed_run_is_the_next_incarnation_and_keeps_the_lifecycle(tmp_path):
