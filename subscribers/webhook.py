@@ -9,7 +9,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
@@ -23,6 +23,13 @@ logger = logging.getLogger(__name__)
 EVENTS = ("begin", "epoch", "end", "failure")
 
 
+class _Stays(HTTPRedirectHandler):
+    """Goes nowhere else: urllib would drop the message and show the headers to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 class Webhook(Callback):
     """Posts a JSON object when a run begins, ends or fails, and after epochs if asked.
 
@@ -32,8 +39,8 @@ class Webhook(Callback):
     The object has `event, run_id, time` (Unix seconds), `elapsed` (seconds since the run's begin),
     `epoch, step, loss, results` (of the last validation), and at the end `status, reason, by`;
     numbers that are NaN or Inf are strings. A message that finds no server, or one that answers
-    429 or 5xx, is sent again; if that fails too, or on another answer, one warning is logged and
-    the run goes on. Keras has `RemoteMonitor`; MindSpore and Lightning have none.
+    429 or 5xx, is sent again; if that fails too, or on another answer (a redirection is not
+    followed), one warning is logged and the run goes on. Keras has `RemoteMonitor`; MindSpore and Lightning have none.
 
     Args:
         url: an http or https address; only its host appears in logs.
@@ -110,12 +117,13 @@ class Webhook(Callback):
 
     def _send(self, event: str, body: bytes) -> None:
         problem: Exception | None = None
+        opener = build_opener(_Stays)
         for attempt in range(self._retries + 1):
             if attempt:
                 time.sleep(self._backoff * 2 ** (attempt - 1))
             request = Request(self._url, body, self._headers, method="POST")
             try:
-                with urlopen(request, timeout=self._timeout):
+                with opener.open(request, timeout=self._timeout):
                     return
             except HTTPError as error:
                 error.close()

@@ -56,6 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.messages.append(json.loads(body))
         self.server.headers.append(self.headers)
         self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
+        self.send_header("Location", self.server.url)  # for a redirection
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -123,7 +124,7 @@ def test_a_message_is_sent_again_until_it_is_taken(server, code, caplog):
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(("code", "attempts"), [(503, 3), (404, 1)])
+@pytest.mark.parametrize(("code", "attempts"), [(503, 3), (404, 1), (302, 1)])
 def test_what_cannot_be_delivered_is_one_warning_that_tells_no_secret(
     server, code, attempts, caplog
 ):
