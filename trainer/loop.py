@@ -191,6 +191,8 @@ class RunLoop:
                 return {"net_outputs": self._outputs["eval"]}
             case Hook.TRAIN_EPOCH_BEGIN:
                 self._pipeline.enter("train")
+            case Hook.EVAL_BEGIN if self.trains:
+                self.saver.hold()
             case Hook.EVAL_EPOCH_BEGIN:
                 self._pipeline.enter("eval")
                 self._program.metrics.reset()
@@ -233,6 +235,8 @@ class RunLoop:
     def _apply(self, hook: Hook, decision: Decision) -> None:
         """What an event's acks ask for beside going on."""
         if decision.stop("train") is not None:
+            if hook.mode == "eval" and decision.lasting is None and not self._stopped:
+                self.saver.interrupted()
             self._halt(decision.lasting)
         if decision.patches and (apply := self.traced.heed(decision, self.ledger)) is not None:
             self._pipeline.change(apply, between=not hook.is_step)

@@ -19,7 +19,7 @@ from railbus.bus.observer import Observer
 from railbus.bus.publisher import Drafts, Publisher, last_words
 from railbus.schemas.errors import BusClosed
 from railbus.schemas.hooks import Hook, Mode
-from railbus.subscribers.callback import Callback, needs_of
+from railbus.subscribers.callback import Callback, needs_of, overrides
 from railbus.subscribers.roster import Roster
 
 from .configuration import device
@@ -62,7 +62,7 @@ class Execution:
         self.roster = Roster(callbacks)
         self._facts, self._begin, self._finish = facts, begin, finish
         self._resumed = cut
-        self._saver = loop.saver = Saver(lambda: loop.here.state, self._cut)
+        self._saver = loop.saver = Saver(lambda: loop.here.state, self._cut, self._saves)
         loop.resume_with(self._resume)
         self._publisher: Publisher | None = None
         self._asked: list[tuple[str, str]] = []
@@ -195,6 +195,10 @@ class Execution:
             callbacks=None if failed else self.roster.state_dicts(),
         )
         return pack(cut)
+
+    def _saves(self) -> bool:
+        """Whether a callback of the list saves what it could go on from."""
+        return any(overrides(one, "resume_point") for one in self.roster.seated)
 
     def _resume(self) -> Mapping[str, bytes]:
         """The callbacks have set themselves up: they go on where they were."""

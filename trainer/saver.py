@@ -36,15 +36,23 @@ class Saver:
     that a callback has ended is closed again. For the same reason the weights that callbacks assign
     in `on_train_end` (an average, the best) are not part of it: they do not fit the optimizer's
     state. A file of the network alone that is asked for there is the network that the run ends with.
+    An interruption inside of a validation takes the run back to before it: it is done again.
 
     Args:
         here: the state at the present event, which nothing overwrites.
         cut: packs all else of the run at the present event.
+        likely: whether somebody will save, though nobody has yet.
     """
 
-    def __init__(self, here: Callable[[], TrainState], cut: Callable[[], bytes]) -> None:
-        self._here, self._cut = here, cut
+    def __init__(
+        self,
+        here: Callable[[], TrainState],
+        cut: Callable[[], bytes],
+        likely: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._here, self._cut, self._likely = here, cut, likely
         self._asked: list[_Request] = []
+        self._held: tuple[TrainState, bytes] | None = None
         self._stopped: tuple[TrainState, bytes] | None = None
         self._trained: TrainState | None = None  # before what is assigned in `on_train_end`
         self._thread = ThreadPoolExecutor(1, "railbus-saver")
@@ -71,9 +79,23 @@ class Saver:
             raise ArgumentError(f"a checkpoint can be saved in {names}, not in {hook.value}")
         if hook is Hook.TRAIN_END and self._trained is None and self._stopped is None:
             self._trained = self._here()
+        self._likely = lambda: True
         done: Future[Path] = Future()
         self._asked.append(_Request(path, format, notes, wait, done))
         return done
+
+    def hold(self) -> None:
+        """A validation begins, in which the run may be interrupted."""
+        if not self._likely():
+            return
+        try:
+            self._held = self._here(), self._cut()
+        except Exception:  # it will be said when somebody saves
+            self._held = None
+
+    def interrupted(self) -> None:
+        """The run is interrupted inside of that validation, whose results are not whole."""
+        self._stopped = self._stopped or self._held
 
     def committed(self, hook: Hook, stopped: bool) -> None:
         """An event was committed; cut the run here where that is wanted."""
@@ -87,6 +109,8 @@ class Saver:
                 self._serve(state, cut, self._here() if hook is Hook.TRAIN_END else state)
         except Exception as error:
             self.refuse(error)
+        if hook is Hook.TRAIN_EPOCH_END:
+            self._held = None
 
     def failed(self, state: TrainState | None, cut: bytes | None) -> None:
         """The run is over; where it has failed, it left that behind, unless it is lost."""
@@ -109,8 +133,8 @@ class Saver:
     def close(self) -> None:
         """Wait until all is written, and let go of the run."""
         self._thread.shutdown()
-        self._here = self._cut = _over
-        self._stopped = self._trained = None
+        self._here = self._cut = self._likely = _over
+        self._held = self._stopped = self._trained = None
 
     def _serve(self, state: TrainState, cut: bytes, network: TrainState) -> None:
         for one in self._asked:

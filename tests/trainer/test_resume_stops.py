@@ -195,3 +195,41 @@ def test_a_run_that_is_over_has_nothing_left_to_train_and_says_so(tmp_path, capl
     assert (result.status, result.step, result.stats.steps) == ("completed", 15, 0)
     assert [one[0] for one in watch.seen] == ["on_train_begin", "on_train_end"]
     assert "run mine is over: all 3 epochs are trained" in caplog.messages
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+@pytest.mark.parametrize("outside", [False, True])
+async def test_a_validation_that_was_interrupted_is_done_again(tmp_path, epoch, outside):
+    """The results of its first batches stayed in the history and in callbacks' best values."""
+    path = tmp_path / "cut.ckpt"
+
+    class Interrupts(Saves):
+        run: Any = None
+
+        def on_eval_step_end(self, run_context):
+            cb_params = run_context.original_args()
+            if (cb_params.cur_epoch_num, cb_params.cur_step_num) != (epoch, 2):
+                return
+            if outside:
+                self.run.request_stop()
+            else:
+                run_context.request_stop(scope="train", interrupts=True)
+
+        def resume_point(self, latest):
+            return None
+
+    first, second, interrupts = Watch(), Watch(), Interrupts("on_train_end", path)
+    best, again = EarlyStopping(patience=9), EarlyStopping(patience=9)
+    trainer = make()
+    whole = trainer.fit(3, data(), data(), 1, [first, best])
+    wanted = last(trainer)
+    callbacks = [Watch(), EarlyStopping(patience=9), interrupts]
+    async with make().start_fit(3, data(), data(), 1, callbacks) as interrupts.run:
+        pass
+    trainer = make()
+    resumed = trainer.fit(3, data(), data(), 1, [second, again], resume=path)
+
+    assert ending(resumed) == ending(whole)
+    assert last(trainer) == wanted
+    assert again.state_dict() == best.state_dict()
+    assert second.seen[2:] == first.seen[len(first.seen) - len(second.seen) + 2 :]
