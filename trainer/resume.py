@@ -75,7 +75,7 @@ def pack(cut: Cut) -> bytes:
     """
     try:
         packed: bytes = serialization.msgpack_serialize(_copied(cut), in_place=True)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"a state_dict holds what no checkpoint carries: {error}") from error
     return packed
 
@@ -205,9 +205,16 @@ def _copied(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
-        return {name: _copied(one) for name, one in value.items()}
+        return {_copied(name): _copied(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_copied(one) for one in value]
+    if isinstance(value, np.str_ | np.bytes_):
+        return value.item()
+    if isinstance(value, np.ndarray | np.generic):
+        # flax would write these and could not read them, and it forgets the order of bytes.
+        if value.dtype.kind in "OSU" or value.dtype.type is np.void:
+            raise TypeError(f"an array of {value.dtype}, expected numbers or bools")
+        return value.astype(value.dtype.newbyteorder("="), copy=False)
     return np.asarray(value) if isinstance(value, jax.Array) else value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from railbus.schemas.errors import CheckpointError
-from railbus.subscribers import Callback, CheckpointConfig, ModelCheckpoint
+from railbus.subscribers import Callback, CheckpointConfig, LambdaCallback, ModelCheckpoint
 from railbus.trainer.resume import find, read_cut
 
 from .watched import Watch, data, make
@@ -137,3 +137,53 @@ def test_dicts_come_back_in_their_order_and_callbacks_keep_theirs(tmp_path):
     assert [list(one) for one in second.history] == [list(one) for one in first.history]
     assert list(second.metrics) == list(first.metrics)
     assert list(read_cut(tmp_path / "cut.ckpt").params)[:3] == ["own", "zz", "aa"]
+
+
+@pytest.mark.parametrize(
+    ("state", "back"),
+    [
+        (np.str_("text"), "text"),
+        ({np.str_("key"): np.bytes_(b"bytes")}, {"key": b"bytes"}),
+        (np.arange(3).astype(">i4"), np.arange(3)),
+        (np.arange(6).reshape(2, 3).T, np.arange(6).reshape(2, 3).T),
+    ],
+)
+def test_what_numpy_has_of_its_own_comes_back_as_it_was(tmp_path, state, back):
+    """Text could not be read any more, and the other order of bytes gave other numbers."""
+    found: list[Any] = []
+
+    class Keeps(Watch):
+        def state_dict(self):
+            return {"state": state}
+
+        def load_state_dict(self, state):
+            found.append(state["state"])
+
+    path = tmp_path / "cut.ckpt"
+    make().train(1, data(), Keeps("on_train_step_end", 3, path, "interrupt"))
+    make().train(1, data(), Keeps(), resume=path)
+
+    assert np.array_equal(found[0], back) if isinstance(back, np.ndarray) else found == [back]
+
+
+@pytest.mark.parametrize("state", [np.array(["a"]), np.array([None]), np.void(b"ab"), 2**70])
+def test_a_state_that_could_not_be_read_again_is_refused_when_it_is_saved(tmp_path, state):
+    class Keeps(ModelCheckpoint):
+        def state_dict(self):
+            return {"state": state}
+
+    with pytest.raises(CheckpointError, match="a state_dict holds what no checkpoint carries"):
+        make().train(1, data(), Keeps("net", tmp_path))
+
+
+def test_a_state_dict_that_raises_does_not_hide_why_the_run_has_failed(tmp_path):
+    class Keeps(ModelCheckpoint):
+        def state_dict(self):
+            raise KeyError("its own")
+
+    def fail(run_context):
+        raise RuntimeError("the run's own error")
+
+    fails = LambdaCallback(on_train_epoch_end=fail)
+    with pytest.raises(RuntimeError, match="own error"):
+        make().train(1, data(), [Keeps("net", tmp_path, CheckpointConfig(5)), fails])
