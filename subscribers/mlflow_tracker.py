@@ -44,7 +44,11 @@ class MLflowTracker(Tracker):
         run = client.create_run(place, run_name=run_id, start_time=_milliseconds(at))
         self._run = run.info.run_id
         params = [self._entities.Param(name, str(value)) for name, value in config.items()]
-        client.log_batch(self._run, params=params)
+        try:
+            client.log_batch(self._run, params=params)
+        except Exception:
+            self.end("failed", at)  # it would be shown as running for ever
+            raise
 
     def log(self, values: Mapping[str, float], step: int, at: float) -> None:
         """Log metrics at `step`."""

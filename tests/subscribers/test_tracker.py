@@ -197,6 +197,15 @@ def test_mlflow_holds_a_run(mlflow, fails):
     assert run.info.start_time <= losses[0].timestamp <= run.info.end_time
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of SQLAlchemy, in MLflow's own code
+def test_a_run_whose_settings_mlflow_refuses_is_not_shown_as_running(mlflow):
+    tracker = MLflowTracker("experiment", mlflow.tracking_uri)
+    make_trainer().train(1, DATA, Tracking(tracker, config={"no|name": 1}))
+
+    [run] = mlflow.search_runs([mlflow.get_experiment_by_name("experiment").experiment_id])
+    assert run.info.status == "FAILED"
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
