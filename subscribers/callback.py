@@ -132,11 +132,13 @@ class Callback:
         """An observer was too slow for events; without this method the run's end warns of them."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs of this callback; only values that a snapshot can carry."""
+        """What a resumed run needs: numbers, text, bytes, lists, dicts, arrays of numbers, None."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; called after `on_train_begin` of a resumed run."""
+        """Take back what `state_dict` gave; after `on_train_begin` of a resumed run, and inside of
+        an epoch after `on_train_epoch_begin`.
+        """
 
     def resume_points(self, latest: bool) -> Sequence[Path]:
         """Checkpoints from which an interrupted run may go on; asked before a run begins.

@@ -152,7 +152,8 @@ def between(a: int, b: int, callback: Callback, unit: str = "steps") -> Callback
 def once(callback: Callback, unit: str = "steps") -> Callback:
     """`callback` at one step (or epoch) of a run: the first that other filters let pass.
 
-    A run that is resumed after it does not do it again.
+    A run that is resumed after it does not do it again, but for the `on_train_epoch_begin` with which
+    callbacks set themselves up where it goes on inside of an epoch.
 
     Raises:
         ArgumentError, ArgumentTypeError: for another unit, no callback.

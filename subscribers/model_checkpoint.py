@@ -38,7 +38,7 @@ class ModelCheckpoint(Callback):
     Args:
         prefix: of the file names, without "/"; or a function of `cb_params` that gives a file's
             whole name without its ending (on an exception `_breakpoint` follows it). What is there
-            under a name that a function gives is replaced.
+            under a name that a function gives, or in a folder that one gives, is replaced.
         directory: made when needed; None is the working directory when the run begins; or a
             function of `cb_params` that gives it for each file.
         config: when to save and what to keep, default `CheckpointConfig()`. With `monitor` only its
