@@ -13,6 +13,7 @@ from railbus.schemas.errors import ArgumentError
 from .checks import count, flag
 from .context import RunContext
 from .event_file import WritesEvents
+from .jsonable import jsonable
 from .readings import FACTS, facts_of, leaves_of, loss_of, plain, scalars_of
 from .summary_options import lineage_data, specified
 
@@ -36,7 +37,7 @@ class SummaryCollector(WritesEvents):
       parameter chosen;
     - at `on_train_epoch_end` after a validation: `<name>/auto` of each number it found;
     - at `on_train_end` and `on_exception`: `train_lineage`, `eval_lineage` and
-      `custom_lineage_data`, as JSON.
+      `custom_lineage_data`, as JSON (NaN and infinities are strings).
 
     MindSpore's `SummaryCollector` (Keras: `TensorBoard(histogram_freq)`; Lightning has none). Other than there, any
     number of them may run in a process, none keeps a writer process, and none saves checkpoints
@@ -177,4 +178,4 @@ class SummaryCollector(WritesEvents):
 
     def _json(self, tag: str, values: Mapping[str, Any], run_context: RunContext) -> None:
         step = run_context.original_args().get("cur_step_num", 0)
-        self._file.text(tag, json.dumps(values), step, run_context)
+        self._file.text(tag, json.dumps(jsonable(values), allow_nan=False), step, run_context)

@@ -142,6 +142,13 @@ def test_a_full_file_takes_no_more_and_says_so_once(tmp_path, caplog):
     ]
 
 
+def test_lineage_is_json_where_a_value_is_no_number(tmp_path):
+    collector = SummaryCollector(tmp_path, custom_lineage_data={"best": float("nan")})
+    make_trainer().fit(1, DATA, DATA, callbacks=collector)
+
+    assert json.loads(text(read(tmp_path), "custom_lineage_data")) == {"best": "NaN"}
+
+
 def test_a_failed_run_has_its_lineage(tmp_path):
     class Fails(Callback):
         def on_train_step_begin(self, run_context) -> None:
