@@ -81,8 +81,10 @@ class Segment:
         Raises:
             RecordingError: at damage; what came before is right.
         """
-        if since is not None and not self._channels:
-            self._learn()
+        if since is not None:
+            self.end = since
+            if not self._channels:
+                self._learn()
         acted: Acted | None = None
         for part in scan.parts(self.file, since):
             if part.opcode == Opcode.CHUNK:

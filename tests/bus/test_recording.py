@@ -252,6 +252,12 @@ def test_following_ends_when_patience_does(tmp_path):
     assert list(recording.follow(patience=0.1)) == entries(sample())[:4]
 
 
+def test_following_waits_where_nothing_new_has_come(tmp_path):
+    recording = Recording(write(tmp_path, sample()[:4], sealed=False))
+
+    assert list(recording.follow(patience=0.4)) == entries(sample())[:4]
+
+
 RUN = """
 import sys
 from pathlib import Path
