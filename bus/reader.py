@@ -21,6 +21,7 @@ from .segment import (
     COLUMNS,
     FORMAT,
     INDEX,
+    MOST,
     SUM,
     Acted,
     LogLine,
@@ -151,7 +152,10 @@ class Segment:
 
     def _item(self, topic: str, data: bytes, acted: Acted | None) -> Item:
         if topic == "gap":
-            return _decoded(Gap, data)
+            gap = _decoded(Gap, data)
+            if gap.last >= MOST:
+                raise RecordingError(f"a gap ends at event #{gap.last}, which no run has")
+            return gap
         if topic == "log":
             return _decoded(LogLine, data)
         hook = _hook(topic)

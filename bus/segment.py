@@ -33,6 +33,7 @@ CHUNK_EVENTS = 64
 CHUNK_BYTES = 1 << 20
 SLACK = 1 << 20  # bytes that a chunk has room for beside its messages
 SUM = "crc32"  # a note's key for its checksum
+MOST = 2**63 - 1  # of any number of an event: what an index and a database hold
 _KEYS = (
     b"\x87\xa3seq\xcf",
     b"\xa7time_ns\xcf",
@@ -100,6 +101,8 @@ def unpack_event(data: bytes, about: About, hook: Hook) -> Begun:
         raise RecordingError("an event's message is too short") from error
     if (k1, k2, k3, k4, k5, k6, k7) != _KEYS or acted not in (_FALSE, _TRUE):
         raise RecordingError("an event's message does not have the keys of this format")
+    if max(seq, time_ns, wall_ns, step, epoch) > MOST:
+        raise RecordingError("an event's message holds a number that no event has")
     event = Event(
         run_id=about.run_id,
         incarnation=about.incarnation,

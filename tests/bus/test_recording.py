@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mcap.writer import Writer
 
-from railbus.bus import Recording
+from railbus.bus import Recording, recover
 from railbus.bus.segment import SegmentWriter
 from railbus.bus.tape import Tape
 from railbus.schemas import Gap, Hook, Plan
@@ -142,6 +142,25 @@ def test_places_past_the_end_give_nothing(tmp_path):
 
     for name in ("seq", "epoch", "step", "time"):
         assert list(recording.entries(**at(name, 10**30))) == []
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        entry(0, step=2**63),
+        entry(0, epoch=2**64 - 1),
+        entry(0, time_ns=2**63),
+        Gap(run_id="run", first=0, last=2**63 - 1, reason="slow"),
+    ],
+)
+def test_numbers_that_no_event_has_are_refused(item, tmp_path):
+    recording = Recording(write(tmp_path, [item], sealed=False))
+
+    with pytest.raises(RecordingError, match="no event has|no run has"):
+        list(recording)
+    with pytest.raises(RecordingError, match="no event has|no run has"):
+        list(recording.entries(step=1))
+    assert [one.events for one in recover(tmp_path)] == [0]
 
 
 def foreign(path: Path) -> None:
@@ -288,7 +307,7 @@ def test_a_run_of_another_process_can_be_followed(tmp_path):
 
 READER = """
 import sys
-from railbus.bus import Recording
+from railbus.bus import Recording, recover
 recording = Recording(sys.argv[1])
 count = sum(1 for _ in recording)
 for seq in range(0, count, count // 10):
