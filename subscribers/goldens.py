@@ -63,7 +63,9 @@ class Golden:
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            lines = [json.loads(line) for line in self.path.read_text("utf-8").splitlines()]
+            # Not `splitlines`: a reason may hold what that takes for the end of a line.
+            text = self.path.read_text("utf-8").removesuffix("\n")
+            lines = [json.loads(line) for line in text.split("\n")]
         except ValueError as error:
             raise ArgumentError(f"golden '{self.path}' is not JSON Lines: {error}") from error
         head = lines[0] if lines else None

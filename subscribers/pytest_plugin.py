@@ -2,6 +2,7 @@
 
 import os
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MODES = ("check", "new", "update")
 FOLDER = "goldens"
+LONGEST = 150  # characters of a golden's name
 OPTION = "--railbus-goldens"
 _GOLDENS = pytest.StashKey["_Goldens"]()
 
@@ -89,9 +91,8 @@ class _Goldens:
         from .goldens import Golden
 
         self._counts[item.nodeid] = count = self._counts[item.nodeid] + 1
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", item.name).strip("-")
         number = "" if count == 1 else f".{count}"
-        path = _folder(item.path) / f"{name}{number}.acks.jsonl"
+        path = _folder(item.path) / f"{_name(item)}{number}.acks.jsonl"
         self._used[_folder(item.path)].add(path)
         return Golden(path, self._mode)
 
@@ -104,7 +105,9 @@ class _Goldens:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Tests chosen one by one say nothing about goldens of the others."""
-        self._partial = any("::" in argument for argument in session.config.args)
+        config = session.config
+        chosen = any("::" in argument for argument in config.args)
+        self._partial = chosen or bool(config.getoption("lf", False))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test has ended."""
@@ -126,6 +129,14 @@ class _Goldens:
         """Name them."""
         for path in self._unused:
             terminalreporter.write_line(f"railbus: no test uses the golden '{path}'", red=True)
+
+
+def _name(item: pytest.Item) -> str:
+    """A test's name as that of a file, which no other test of its module has."""
+    full = item.nodeid.partition("::")[2] or item.name
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", full.replace("::", ".")).strip("-")[:LONGEST]
+    plain = re.sub(r"\[([A-Za-z0-9_.-]*)\]$", r"-\1", full.replace("::", ".")).strip("-")
+    return name if name == plain else f"{name}-{zlib.crc32(full.encode()):08x}"
 
 
 def _folder(module: Path) -> Path:

@@ -132,6 +132,63 @@ def test_goldens_of_tests_that_were_left_out_are_not_unused(session, chosen):
     assert session(body, *chosen).ret == pytest.ExitCode.OK
 
 
+def test_goldens_of_tests_that_did_not_fail_last_are_not_unused(session, pytester, monkeypatch):
+    monkeypatch.setenv("FAIL", "1")
+    fails = (STOPS % 3).replace("test_stops", "test_other")
+    fails += "        import os\n        assert not os.environ.get('FAIL')\n"
+    pytester.makepyfile(test_it=MADE + STOPS % 2 + fails)
+    pytester.runpytest("--railbus-goldens=new").assert_outcomes(passed=1, failed=1)
+    monkeypatch.delenv("FAIL")
+
+    result = pytester.runpytest("--lf")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_no_two_tests_of_a_module_share_a_golden(session):
+    body = """
+    @pytest.mark.parametrize("patience", [1, 2], ids=["a b", "a-b"])
+    def test_ids(replay, patience):
+        into(replay, patience)
+
+    class TestOne:
+        def test_stops(self, replay):
+            into(replay, 1)
+
+    class TestTwo:
+        def test_stops(self, replay):
+            into(replay, 2)
+
+    @pytest.mark.parametrize("text", ["x" * 400])
+    def test_long(replay, text):
+        into(replay, 1)
+
+    def into(replay, patience):
+        got = replay(made()).into(EarlyStopping("accuracy", patience=patience, mode="max"))
+        got.assert_acks_match()
+    """
+    session(body, "--railbus-goldens=new").assert_outcomes(passed=5)
+
+    session(body).assert_outcomes(passed=5)
+    names = {path.name for path in session.goldens.iterdir()}
+    assert len(names) == 5
+    assert {"TestOne.test_stops.acks.jsonl", "test_ids-a-b.acks.jsonl"} < names
+
+
+def test_a_reason_may_hold_what_ends_a_line_elsewhere(session):
+    body = """
+    class Stops(Callback):
+        def on_train_begin(self, run_context):
+            run_context.request_stop("one\\u2028two\\x85three")
+
+    def test_it(replay):
+        replay(made()).into(Stops()).assert_acks_match()
+    """
+    session(body, "--railbus-goldens=new").assert_outcomes(passed=1)
+
+    session(body).assert_outcomes(passed=1)
+
+
 def test_two_comparisons_in_one_test_have_two_goldens(session):
     body = STOPS % 2 + "        got.assert_acks_match()\n"
     session(body, "--railbus-goldens=new").assert_outcomes(passed=1)
