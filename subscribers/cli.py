@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: after `--help`, and for arguments that make no command (2).
     """
+    _open_closed()
     given = parser().parse_args(argv)
     progress = _Progress()
     try:
@@ -79,6 +80,13 @@ def _takes_braille() -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _open_closed() -> None:
+    """Python has no stream where who started it has closed stdout or stderr."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
 
 
 def _stop_printing() -> None:

@@ -68,7 +68,13 @@ def replay(given: Namespace, heard: Heard) -> Lines:
 
     callbacks = [callback_named(text) for text in given.callback]
     echo = not given.json
-    replayed = replay(_opened(given, heard), callbacks, until=given.until, echo=echo)
+    recording = _opened(given, heard)
+    try:
+        replayed = replay(recording, callbacks, until=given.until, echo=echo)
+    except (RailbusError, OSError):
+        raise
+    except Exception as error:  # of an `__enter__`
+        raise _raised(error) from error
     for ack in replayed.acks:
         if given.json:
             yield json.dumps(ack_as_json(ack, MOST), allow_nan=False)
@@ -82,8 +88,7 @@ def replay(given: Namespace, heard: Heard) -> Lines:
         if replayed.diverged is not None:
             yield f"not as recorded: {replayed.diverged}"
     if replayed.error is not None:
-        error = replayed.error
-        raise RailbusError(f"a callback has raised {type(error).__name__}: {error}") from error
+        raise _raised(replayed.error) from replayed.error
     return 0
 
 
@@ -133,6 +138,10 @@ def _opened(given: Namespace, heard: Heard, incarnation: int | None = None) -> R
 
     number = given.incarnation if incarnation is None else incarnation
     return Metered(run_at(given.run), number, heard)
+
+
+def _raised(error: BaseException) -> RailbusError:
+    return RailbusError(f"a callback has raised {type(error).__name__}: {error}")
 
 
 def _entries(given: Namespace) -> Iterator[Entry]:

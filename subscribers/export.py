@@ -84,6 +84,8 @@ def export(
 @contextmanager
 def _complete(target: Path, force: bool) -> Iterator[Path]:
     """A file beside `target` that takes its place when the block is left in peace."""
+    if target.is_dir():
+        raise ArgumentError(f"'{target}' is a directory, expected the name of a file")
     if target.exists() and not force:
         raise ArgumentError(f"'{target}' is there already; force replaces it")
     target.parent.mkdir(parents=True, exist_ok=True)

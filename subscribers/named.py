@@ -28,10 +28,10 @@ def callback_named(text: str) -> Callback:
         raise ArgumentError(f"{text!r} is a callback already; name its class, or a function")
     try:
         made = found(*args, **kwargs)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, RailbusError):
-            raise
-        raise ArgumentError(f"cannot make {text!r}: {error}") from error
+    except RailbusError:
+        raise
+    except Exception as error:  # the user's own code may raise anything
+        raise ArgumentError(f"cannot make {text!r}: {_told(error)}") from error
     if not isinstance(made, Callback):
         raise ArgumentError(f"{text!r} must give a Callback, got {type(made).__name__}")
     return made
@@ -62,10 +62,17 @@ def _found(module: str, name: str) -> Any:
         sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ArgumentError(f"cannot import {module!r}: {error}") from error
-    except (AttributeError, ValueError) as error:
-        raise ArgumentError(f"{module!r} has no {name!r}") from error
+    except Exception as error:  # whatever the module does when it is imported
+        missing = isinstance(error, AttributeError) and module in sys.modules
+        said = f"{module!r} has no {name!r}" if missing else ""
+        raise ArgumentError(said or f"cannot import {module!r}: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, and of an error that does not say it by itself of which kind it is."""
+    known = isinstance(error, (ImportError, TypeError, ValueError))
+    known = known and not isinstance(error, SyntaxError)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _words(error: BaseException) -> str:

@@ -296,6 +296,24 @@ def test_a_reader_that_leaves_is_no_error(run):
     assert (process.returncode, told) == (141, b"")
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(run, closed):
+    command = f"'{sys.executable}' -m railbus.subscribers show '{run}' {closed}"
+
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_directory_is_no_file_to_export_to(run, capsys):
+    code = main(["export", str(run), "--to", "csv", "--output", ".", "--force"])
+
+    assert code == 2
+    assert capsys.readouterr().err == (
+        "railbus: error: '.' is a directory, expected the name of a file\n"
+    )
+
+
 def test_an_interrupt_ends_it_quietly_with_130(run, tmp_path):
     tape = Tape(tmp_path, Recording(run).about, "every", {})
     tape.write(committed(run)[0])

@@ -1,6 +1,7 @@
 """`railbus replay` and `railbus diff`."""
 
 import json
+import sys
 
 import msgspec
 import pytest
@@ -59,16 +60,18 @@ def test_a_replay_ends_after_the_event_that_until_names(run, capsys):
     assert capsys.readouterr().out.endswith(" acks to 6 events\n")
 
 
+@pytest.mark.parametrize("hook", ["on_train_begin(self, run_context)", "__enter__(self)"])
 def test_a_callback_that_raises_in_a_replay_is_an_error_in_one_line(
-    run, tmp_path, monkeypatch, capsys
+    run, tmp_path, monkeypatch, capsys, hook
 ):
     (tmp_path / "raising_callback.py").write_text(
         "from railbus.subscribers import Callback\n"
         "class Raises(Callback):\n"
-        "    def on_train_begin(self, run_context):\n"
+        f"    def {hook}:\n"
         "        raise ValueError('bad luck')\n"
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "raising_callback", raising=False)
 
     code = main(["replay", str(run), "--callback", "raising_callback:Raises"])
 

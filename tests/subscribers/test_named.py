@@ -69,6 +69,7 @@ def test_what_is_no_name_with_literals_is_refused(text, capsys):
         ("NoSuchCallback", "'railbus.subscribers' has no 'NoSuchCallback'"),
         ("EarlyStopping(nope=1)", "cannot make .* unexpected keyword argument 'nope'"),
         ("os:getcwd", "must give a Callback, got str"),
+        ("..relative:Own", "cannot import '..relative'"),
         ("sys:path", "cannot make 'sys:path': 'list' object is not callable"),
     ],
 )
@@ -80,3 +81,20 @@ def test_what_gives_no_callback_says_why(text, words):
 def test_a_callback_that_was_made_already_is_refused(own):
     with pytest.raises(ArgumentError, match="is a callback already"):
         callback_named(f"{own}:one")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise KeyError('x')", "cannot import 'odd_callbacks': KeyError: 'x'"),
+        ("def f(:", "cannot import 'odd_callbacks': SyntaxError: invalid syntax"),
+        ("def Own():\n    raise KeyError('x')", "cannot make 'odd_callbacks:Own': KeyError: 'x'"),
+    ],
+)
+def test_whatever_own_code_raises_is_told_in_words(code, words, tmp_path, monkeypatch):
+    (tmp_path / "odd_callbacks.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ArgumentError, match=words):
+        callback_named("odd_callbacks:Own")
+    sys.modules.pop("odd_callbacks", None)
