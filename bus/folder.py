@@ -1,5 +1,6 @@
 """The files of recordings by name: `<incarnation>-<first seq>.mcap` in a run's folder of events."""
 
+import fcntl
 import re
 from pathlib import Path
 
@@ -37,3 +38,13 @@ def segments_of(path: Path) -> dict[int, list[Path]]:
     if not files:
         raise RecordingError(f"there is no recording in '{path}'")
     return {number: [one for _, one in sorted(files[number])] for number in sorted(files)}
+
+
+def held(path: Path) -> bool:
+    """Whether a writer is at work on a file: it holds a lock on it as long as it lives."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

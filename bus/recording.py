@@ -15,13 +15,14 @@ from railbus.schemas.hooks import Hook
 from railbus.schemas.lifecycle import verify
 
 from .about import About
-from .folder import NAME, segments_of
+from .folder import NAME, held, segments_of
 from .observer import hooks_named
 from .place import Place, place_of
 from .reader import Item, NotBegun, Segment
 from .segment import LogLine
 
 PAUSE = 0.05  # seconds between two looks at a file that is being written
+QUIET = 1.0  # seconds without news after which it is asked whether the writer lives
 
 Entry: TypeAlias = Committed | Gap
 
@@ -118,7 +119,11 @@ class Recording:
         """All its entries, those that are still to be written too, up to the run's end.
 
         Args:
-            patience: seconds without news after which it ends; None waits for ever.
+            patience: seconds without news after which it ends; None waits as long as there may be
+                a writer.
+
+        Raises:
+            RecordingError: at damage; without `patience` also where the writer was killed.
         """
         wanted = hooks_named(hooks)
         return (
@@ -212,19 +217,26 @@ class Recording:
     def _followed(self, patience: float | None) -> Iterator[Entry]:
         expected, since, done = self._begins, None, 0
         never, waited = threading.Event(), 0.0
+        gone = False  # nobody held the file at the look before
         while patience is None or waited < patience:
             over = False
             files = self.files
             with suppress(NotBegun), self._segment(files[done]) as segment:
                 for entry in _joined(contiguous(segment, since, expected)):
                     yield entry
-                    waited, expected = 0.0, after(entry, expected)
+                    waited, gone, expected = 0.0, False, after(entry, expected)
                     if isinstance(entry, Committed) and self.about.plan.ends_with(entry.event.hook):
                         return
                 since, over = segment.end, segment.footer is not None
             if over and len(files) > done + 1:
                 since, done = None, done + 1
                 continue
+            if gone and not over:
+                raise RecordingError(
+                    f"the run was broken off: its writer is gone and did not close '{files[done]}'"
+                )
+            quiet = patience is None and waited >= QUIET
+            gone = quiet and since is not None and not held(files[done])
             never.wait(PAUSE)
             waited += PAUSE
 

@@ -1,9 +1,9 @@
 """What a command is given to look at: a run's recording, by a path."""
 
-import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from railbus.bus.folder import held
 from railbus.bus.reader import Segment
 from railbus.bus.recording import Entry, Recording
 from railbus.schemas.errors import RecordingError
@@ -54,13 +54,8 @@ def run_at(path: Path) -> Path:
 
 
 def being_written(recording: Recording) -> bool:
-    """Whether a writer is at work on it: it holds a lock on its file as long as it lives."""
-    with recording.files[-1].open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+    """Whether a writer is at work on it."""
+    return held(recording.files[-1])
 
 
 def was_closed(recording: Recording) -> bool:

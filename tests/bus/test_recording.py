@@ -277,6 +277,14 @@ def test_following_waits_where_nothing_new_has_come(tmp_path):
     assert list(recording.follow(patience=0.4)) == entries(sample())[:4]
 
 
+def test_following_ends_where_the_writer_was_killed(tmp_path):
+    following = Recording(write(tmp_path, sample()[:4], sealed=False)).follow()
+
+    assert list(itertools.islice(following, 4)) == entries(sample())[:4]
+    with pytest.raises(RecordingError, match="its writer is gone"):
+        next(following)
+
+
 RUN = """
 import sys
 from pathlib import Path
