@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -72,8 +72,10 @@ class Recorder(Follower):
             The incarnation that it is to be: the given one, or the next that is not there yet.
 
         Raises:
-            ArgumentError: it cannot be made, or another run of that name is there.
+            ArgumentError: it cannot be made, another run of that name is there, or the recorder is
+                at work on another run.
         """
+        self._refuse_second()
         folder = self.directory / run_id / FOLDER
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +92,7 @@ class Recorder(Follower):
 
     def set_up(self, about: About) -> None:
         """A run begins."""
+        self._refuse_second()
         self.path = self.directory / about.run_id
         notes = {"versions": _versions(), "git": _revision(), "device": {"device": about.device}}
         self._tape = Tape(self.path, about, self.flush, notes)
@@ -122,10 +125,34 @@ class Recorder(Follower):
             tape, self._tape = self._tape, None
             tape.close()
 
+    def _refuse_second(self) -> None:
+        if self._tape is not None:
+            raise ArgumentError(
+                f"this Recorder is at work on the run in '{self.path}'; give each of several runs at "
+                f"once one of its own"
+            )
+
     def _write_lines(self) -> None:
         assert self._tape is not None
         for line in self._lines.taken():
             self._tape.write(line)
+
+
+def refuse_shared(recorders: Iterable[Recorder]) -> None:
+    """Two recorders of one run need two directories.
+
+    Raises:
+        ArgumentError: they have one; `record=` is one of them, too.
+    """
+    taken = set()
+    for one in recorders:
+        folder = one.directory.resolve()
+        if folder in taken:
+            raise ArgumentError(
+                f"two Recorders of this run write into '{one.directory}', record= counts as one; give "
+                f"each its own directory"
+            )
+        taken.add(folder)
 
 
 class _Lines(logging.Handler):

@@ -11,7 +11,7 @@ from railbus.bus.bus import EventBus
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError, BusClosed
 from railbus.schemas.hooks import Mode
 from railbus.subscribers.callback import Callback, needs_of, refuse_overwriting
-from railbus.subscribers.recorder import Recorder
+from railbus.subscribers.recorder import Recorder, refuse_shared
 
 from .arguments import Arguments
 from .batches import BatchSource
@@ -250,9 +250,10 @@ class Trainer:
         cut = None if point is None else point.cut
         run_id = arguments.checked_name(None if cut is None else cut.run_id)
         incarnation = 0 if cut is None else cut.incarnation + 1
-        for one in callbacks:
-            if isinstance(one, Recorder):
-                incarnation = one.claim(run_id, incarnation)
+        recorders = [one for one in callbacks if isinstance(one, Recorder)]
+        refuse_shared(recorders)
+        for one in recorders:
+            incarnation = one.claim(run_id, incarnation)
         plan = arguments.plan(sources.get("train"), sources.get("eval"), settings.exact, cut)
         first = sources["train" if plan.mode == "train" else "eval"].peek()
         state, stats = self._state_for(self._program.inputs(first)), RunStats()

@@ -144,6 +144,28 @@ def test_runs_beside_one_another_are_recorded_each_in_its_own_directory(tmp_path
     assert {one.run_id for one in events(inner)} == {"inner"}
 
 
+def test_one_recorder_does_not_write_two_runs_at_once(tmp_path):
+    recorder = Recorder(tmp_path)
+
+    class Nested(Callback):
+        def on_train_epoch_end(self, run_context):
+            with pytest.raises(ArgumentError, match="is at work on the run in"):
+                make_trainer().train(1, DATA, recorder, run_id="inner")
+
+    make_trainer().train(1, DATA, [Nested(), recorder], run_id="outer")
+
+    assert Recording(tmp_path / "outer").verify().ended
+
+
+def test_two_recorders_of_a_run_need_two_directories(tmp_path):
+    with pytest.raises(ArgumentError, match="two Recorders of this run write into"):
+        make_trainer().train(1, DATA, Recorder(tmp_path), record=tmp_path)
+
+    make_trainer().train(1, DATA, Recorder(tmp_path / "a"), record=tmp_path / "b", run_id="run")
+    for name in ("a", "b"):
+        assert Recording(tmp_path / name / "run").verify().ended
+
+
 def test_without_git_a_recording_has_no_revision(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     record(Recorder(tmp_path))
