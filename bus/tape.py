@@ -1,7 +1,9 @@
 """Writing a run down: which file, when it is in it, when the next one begins (C9)."""
 
 import fcntl
+import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +15,14 @@ from .about import About
 from .folder import FOLDER, segment_name
 from .segment import LogLine, SegmentWriter
 
+logger = logging.getLogger(__name__)
+
 Flush = Literal["lifecycle", "every", "durable"]
 FLUSHES: tuple[Flush, ...] = get_args(Flush)
 FLUSH_SECONDS = 0.3  # after which what was written is in the file
 ROTATE_BYTES = 64 << 20
 ROTATE_SECONDS = 600.0
+LOCK_TRIES, LOCK_PAUSE = 10, 0.02  # who looks whether a file is locked holds it for a moment
 
 
 class Tape:
@@ -103,7 +108,7 @@ class Tape:
         path = self._folder / segment_name(self._about.incarnation, self._next)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = self.open(path)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(self._file, path)
         self._writer = SegmentWriter(self._file, self._about, self._notes)
         self._opened = time.monotonic()
         self._flushed(self._writer)
@@ -121,3 +126,21 @@ class Tape:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Hold a file that is written; a recording is worth more than its lock."""
+    reason: OSError | None = None
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            reason = error
+            threading.Event().wait(LOCK_PAUSE)
+        except OSError as error:
+            reason = error
+            break
+    logger.warning(
+        "cannot lock '%s' (%s): others take it for broken off", path, reason and reason.strerror
+    )

@@ -1,6 +1,8 @@
 """Writing recordings: when a file ends, and what becomes of one that the disk has no room for."""
 
 import errno
+import fcntl
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,34 @@ def test_a_disk_that_is_full_at_any_operation_leaves_a_prefix_that_can_be_recove
         assert Recording(folder).verify().sealed
     assert operations > 20
     assert found == entries(sample())
+
+
+class LockedTape(Tape):
+    """A tape whose new file somebody else has locked, for the first so many seconds."""
+
+    def open(self, path: Path):
+        file = super().open(path)
+        self.other = path.open("rb")
+        fcntl.flock(self.other, fcntl.LOCK_SH)
+        if self.seconds is not None:
+            threading.Timer(self.seconds, self.other.close).start()
+        return file
+
+    seconds: float | None = None
+
+
+@pytest.mark.parametrize(("seconds", "warnings"), [(0.05, 0), (None, 1)])
+def test_who_looks_at_a_new_files_lock_does_not_end_the_recording(
+    seconds, warnings, tmp_path, caplog
+):
+    tape = LockedTape(tmp_path, ABOUT, "every", NOTES)
+    tape.seconds = seconds
+    tape.write(entry(0))
+    tape.seal()
+    tape.other.close()
+
+    assert list(Recording(tmp_path)) == [entry(0)]
+    assert len([one for one in caplog.messages if one.startswith("cannot lock")]) == warnings
 
 
 def test_a_file_ends_at_its_size_and_the_next_goes_on(tmp_path):
