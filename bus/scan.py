@@ -65,7 +65,7 @@ def begins(file: IO[bytes]) -> bool:
     file.seek(0)
     magic = file.read(len(MCAP0_MAGIC))
     if not MCAP0_MAGIC.startswith(magic):
-        raise RecordingError("this is no MCAP file")
+        raise RecordingError(f"'{file.name}' is no MCAP file")
     return len(magic) == len(MCAP0_MAGIC)
 
 

@@ -178,7 +178,7 @@ def foreign(path: Path) -> None:
         (lambda path: None, "there is no recording"),
         (lambda path: path.mkdir(), "there is no recording"),
         (lambda path: path.write_bytes(b""), "breaks off before"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" * 9), "no MCAP file"),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" * 9), "00000000.mcap' is no MCAP file"),
         (foreign, "does not say which run"),
     ],
 )

@@ -296,3 +296,21 @@ def test_a_callback_that_no_longer_takes_a_hook_differs(made):
     found = diff(one, two)
 
     assert str(found) == "#3 on_train_step_end LambdaCallback ack: expected 'ok', got nothing"
+
+
+def test_the_same_gap_of_two_runs_is_no_difference():
+    def run(name: str, last: int) -> Events:
+        made = synthesize(2, 2, [2, 1], run_id=name)
+        entries = list(made)
+        gap = Gap(run_id=name, first=3, last=last, reason="slow")
+        return Events(made.about, (*entries[:3], gap, *entries[last + 1 :]))
+
+    assert diff(run("one", 4), run("two", 4)) is None
+    found = diff(run("one", 4), run("two", 5))
+    assert found is not None and found.seq == 3
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, math.nan])
+def test_a_tolerance_that_is_none_is_refused(made, tolerance):
+    with pytest.raises(ArgumentError, match="tolerance of 'net_outputs' must be at least 0"):
+        diff(made, made, tolerances={"net_outputs": tolerance})
