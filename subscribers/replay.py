@@ -13,7 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from railbus.bus.about import About
 from railbus.bus.bus import serving
 from railbus.bus.stream import Stream
-from railbus.schemas.errors import ArgumentError
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 from railbus.schemas.events import Committed
 from railbus.schemas.hooks import Hook, Mode
 
@@ -72,6 +72,11 @@ def replay(
         SequenceError: what stands in the stream is not one run in its order.
         SnapshotError: a recorded snapshot is none.
     """
+    if not isinstance(getattr(stream, "about", None), About):
+        raise ArgumentTypeError(
+            f"stream must be a Recording or another stream of events, got {type(stream).__name__}; a "
+            f"path is opened by Recording(path)"
+        )
     if gaps not in ("raise", "skip"):
         raise ArgumentError(f"gaps must be 'raise' or 'skip', got {gaps!r}")
     speed = None if clock == "recorded" else positive("clock", clock)

@@ -669,3 +669,10 @@ def test_a_replay_needs_no_jax():
     )
 
     assert done.stdout.split() == ["EarlyStopping"]
+
+
+def test_a_path_is_no_stream(tmp_path):
+    path: Any = tmp_path
+
+    with pytest.raises(ArgumentTypeError, match=r"opened by Recording\(path\)"):
+        replay(path, LossMonitor())
