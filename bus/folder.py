@@ -36,7 +36,9 @@ def segments_of(path: Path) -> dict[int, list[Path]]:
     except OSError as error:
         raise RecordingError(f"cannot read '{folder}': {error.strerror}") from error
     if not files:
-        raise RecordingError(f"there is no recording in '{path}'")
+        runs = sorted(one.parent.name for one in path.glob(f"*/{FOLDER}/") if one.is_dir())
+        hint = f", but of runs {', '.join(runs[:5])}; name one of them" if runs else ""
+        raise RecordingError(f"there is no recording in '{path}'{hint}")
     return {number: [one for _, one in sorted(files[number])] for number in sorted(files)}
 
 

@@ -194,6 +194,8 @@ def refuse_misspelled(callback: Callback) -> None:
     hooks = [hook.value for hook in Hook]
     kind = type(callback).__name__
     for name in dir(callback):
+        if difflib.get_close_matches(name, ["on_error"], cutoff=0.85) and name != "on_error":
+            raise ArgumentError(f"{kind}.{name} has no meaning; did you mean on_error?")
         method = getattr(type(callback), name, None) if name.startswith("on_") else None
         if not callable(method):
             continue

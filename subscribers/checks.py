@@ -98,6 +98,19 @@ def path(name: str, value: Any) -> Path:
     return Path(value)
 
 
+def folder(name: str, value: Path) -> Path:
+    """`value`, a folder that is there or can be made, and is made.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    try:
+        value.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{name}: no folder '{value}' can be made: {error.strerror}") from error
+    return value
+
+
 def _real(name: str, value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name} must be {what}, got {type(value).__name__} {value!r}")

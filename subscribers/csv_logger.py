@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
-from .checks import count, flag, path as checked_path
+from .checks import count, flag, folder, path as checked_path
 from .closing import Closing
 from .context import RunContext
 from .outputs import loss_of
@@ -65,6 +65,10 @@ class CSVLogger(Closing):
         self._epochs: _Table | None = None
         self._steps: _Table | None = None
 
+    def __enter__(self) -> "CSVLogger":
+        folder("path", self._path.parent)
+        return self
+
     def on_train_begin(self, run_context: RunContext) -> None:
         """Open the files."""
         self._close()
@@ -94,7 +98,6 @@ class CSVLogger(Closing):
         return {**row, **plain(run_context.hyperparams())}
 
     def _open(self, path: Path, column: str, last: int | None) -> "_Table":
-        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or (last is None and not self._append):
             path.write_text("")
         table = _Table(path, self._separator)

@@ -10,6 +10,7 @@ import numpy as np
 from railbus.schemas.errors import ArgumentError, ArgumentTypeError
 
 from .callback import Callback
+from .checks import folder
 from .context import RunContext
 from .optional import optional
 
@@ -129,6 +130,10 @@ class WritesEvents(Callback):
         optional("tensorboardX", "tensorboard")
         self._directory, self._most = Path(directory), most
         self._open: EventFile | None = None
+
+    def __enter__(self) -> "WritesEvents":
+        folder("directory", self._directory)
+        return self
 
     @property
     def _file(self) -> EventFile:

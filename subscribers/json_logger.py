@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from .checks import count, flag, path as checked_path
+from .checks import count, flag, folder, path as checked_path
 from .closing import Closing
 from .context import RunContext
 from .jsonable import jsonable
@@ -52,12 +52,15 @@ class JSONLogger(Closing):
         self._every = count("every", every, 0)
         self._file: TextIO | None = None
 
+    def __enter__(self) -> "JSONLogger":
+        folder("path", self._path.parent)
+        return self
+
     def on_train_begin(self, run_context: RunContext) -> None:
         """Open the file."""
         self._close()
         cb_params = run_context.original_args()
         resumed = "resumed_step" in cb_params
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         if resumed:
             done = {"step": cb_params.resumed_step, "epoch": cb_params.resumed_epoch}
             _go_back(self._path, cb_params.run_id, done)

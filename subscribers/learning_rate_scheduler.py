@@ -1,5 +1,6 @@
 """`LearningRateScheduler`: the learning rate as a function of the step or the epoch."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -35,7 +36,8 @@ class LearningRateScheduler(Callback):
 
     Raises:
         ArgumentTypeError, ArgumentError: for arguments that cannot work, and in a run where the
-            function gives no finite number of at least 0.
+            function gives no finite number of at least 0. A function whose parameters are named
+            in Keras' order is refused.
         ParamError: in a run whose learning rate is not injected, or follows a schedule.
     """
 
@@ -46,6 +48,7 @@ class LearningRateScheduler(Callback):
         by: Literal["step", "epoch"] = "step",
     ) -> None:
         self._function = function("learning_rate_function", learning_rate_function)
+        _check_order(learning_rate_function)
         if by not in ("step", "epoch"):
             raise ArgumentError(f"by must be 'step' or 'epoch', got {by!r}")
         self._by = by
@@ -77,3 +80,22 @@ class LearningRateScheduler(Callback):
             raise ArgumentError(f"{what} a finite rate of at least 0, got {given!r}")
         if wanted.astype(rate.dtype) != rate:
             cb_params.learning_rate = given
+
+
+def _check_order(schedule: Callable[..., float]) -> None:
+    """Keras' functions take the epoch first: one that would be given the rate for it is refused."""
+    try:
+        signature = inspect.signature(schedule)
+    except (TypeError, ValueError):  # some built-in functions tell none
+        return
+    try:
+        signature.bind(0.1, 1)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"learning_rate_function must take (lr, number): {error}"
+        ) from error
+    names = list(signature.parameters)[:2]
+    if len(names) == 2 and names[1] in ("lr", "learning_rate"):
+        raise ArgumentError(
+            f"learning_rate_function takes (lr, number), MindSpore's order, got {tuple(names)}, Keras'"
+        )

@@ -105,9 +105,10 @@ def _direction(name: str, mode: Any) -> str:
     for word in reversed(re.findall(r"[a-z0-9]+", name.lower())):
         if word in LARGER | SMALLER:
             return "min" if word in SMALLER else "max"
+    hint = near(name, LARGER | SMALLER)
     raise ArgumentError(
-        f"mode='auto' does not know whether {name!r} should rise or fall; pass mode='min' or "
-        f"mode='max'"
+        f"mode='auto' does not know whether {name!r} should rise or fall; {hint and hint + ' else '}"
+        f"pass mode='min' or mode='max'"
     )
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from railbus.schemas.errors import ArgumentError, RailbusError
+from railbus.schemas.spelling import near
 
 from .callback import Callback
 
@@ -64,7 +65,8 @@ def _found(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the module does when it is imported
         missing = isinstance(error, AttributeError) and module in sys.modules
-        said = f"{module!r} has no {name!r}" if missing else ""
+        hint = near(name, dir(sys.modules.get(module))) if missing else ""
+        said = f"{module!r} has no {name!r}{hint and '; ' + hint}" if missing else ""
         raise ArgumentError(said or f"cannot import {module!r}: {_told(error)}") from error
 
 

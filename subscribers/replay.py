@@ -21,6 +21,7 @@ from .absent import members_of
 from .callback import Callback, callback_list, refuse_legacy
 from .checks import positive
 from .feed import Until, contiguous, hook_of, last_of, paced, up_to
+from .follower import Follower
 from .player import Log, Player
 from .recorded import Load, RecordedLedger
 from .replayed import Replayed
@@ -83,6 +84,8 @@ def replay(
     feed = up_to(contiguous(stream, gaps == "skip"), last_of(until))
     feed = feed if speed is None else paced(feed, speed)
     about, given = stream.about, callback_list(callbacks)
+    if any(isinstance(one, Follower) for one in given):
+        raise ArgumentError("a Recorder writes down runs that take place; leave it out of a replay")
     if about.plan.valid_frequency is not None:
         refuse_legacy(given)
     if about.plan.resumed is not None:

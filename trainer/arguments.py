@@ -105,6 +105,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
             )
         if cut is not None:
             initial = _gone_on_with(cut, epochs)
+            _compare_sizes(cut, train.size)
         plan = Plan(
             mode="train",
             epochs=epochs,
@@ -140,6 +141,19 @@ def _gone_on_with(cut: Cut, epochs: int) -> int:
     elif cut.place.initial_epoch == epochs:
         logger.info("run %s is over: all %d epochs are trained", cut.run_id, epochs)
     return cut.place.initial_epoch
+
+
+def _compare_sizes(cut: Cut, size: int | None) -> None:
+    """Other data are no data to go on with in the middle of an epoch."""
+    if size is None or cut.batch_num in (None, size):
+        return
+    said = (
+        f"run {cut.run_id!r} was interrupted in epochs of {cut.batch_num} steps, this train_dataset "
+        f"has {size}"
+    )
+    if cut.batches is not None:
+        raise ArgumentError(f"{said}; go on with the same data and batch size")
+    logger.warning("%s; the run is not the one that it would have been", said)
 
 
 def _frequency(value: Any) -> int | tuple[int, ...]:

@@ -64,6 +64,7 @@ def _describe(
     call: Any, ask: Callable[..., Arguments], prefix: str, doc: str | None, returns: Any
 ) -> None:
     """What `help` shows of it."""
+    ask.__qualname__ = ask.__qualname__.replace("._", ".")  # which Python's own errors name
     call.__name__ = f"{prefix}{ask.__name__.lstrip('_')}"
     call.__qualname__ = f"{ask.__qualname__.rpartition('.')[0]}.{call.__name__}"
     call.__module__, call.__doc__ = ask.__module__, doc

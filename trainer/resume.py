@@ -146,7 +146,7 @@ def find(resume: Any, callbacks: Sequence[Callback]) -> Point | None:
     paths = list(dict.fromkeys(map(Path, offers)))
     if not paths:
         if resume == "latest":
-            logger.info("no checkpoint to go on with; the run begins anew")
+            logger.warning("no checkpoint to go on with; the run begins anew")
         return None
     alone = len(paths) == 1
     point = Point(paths[0], read_cut(paths[0])) if alone else _furthest_whole(paths)

@@ -198,7 +198,7 @@ class Execution:
 
     def _saves(self) -> bool:
         """Whether a callback of the list saves what it could go on from."""
-        return any(overrides(one, "resume_point") for one in self.roster.seated)
+        return any(overrides(one, "resume_points") for one in self.roster.seated)
 
     def _resume(self) -> Mapping[str, bytes]:
         """The callbacks have set themselves up: they go on where they were."""

@@ -85,6 +85,8 @@ class Trainer:
         evaluated = self._adapted if eval_network is None else adapt(eval_network)
         self._program = Program(self._adapted, evaluated, loss_fn, optimizer, self._metrics)
         self.run_ahead = checked(run_ahead)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ArgumentTypeError(f"seed must be an int, got {type(seed).__name__} {seed!r}")
         self._seed = seed
         self._state: TrainState | None = None
         self._training: RunLoop | None = None

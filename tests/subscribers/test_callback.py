@@ -102,6 +102,14 @@ def test_a_method_that_is_named_like_a_hook_and_is_none_is_refused(name, says):
     assert says in str(caught.value)
 
 
+def test_a_policy_that_is_misspelled_is_refused():
+    class Slips(Callback):
+        on_eror = "stop"
+
+    with pytest.raises(ArgumentError, match=r"Slips.on_eror has no meaning; did you mean on_error"):
+        make_trainer().train(1, DATA, Slips())
+
+
 def test_a_hook_that_takes_other_arguments_is_refused_before_anything_runs():
     entered = []
 

@@ -8,7 +8,8 @@ import optax
 import pytest
 from flax import nnx
 
-from railbus.subscribers import Callback, CSVLogger
+from railbus.schemas.errors import ArgumentError
+from railbus.subscribers import Callback, CSVLogger, JSONLogger, TensorBoard
 from railbus.trainer import Trainer
 
 DATA = [(np.full((2, 1), k, np.float32), np.zeros((2, 1), np.float32)) for k in range(4)]
@@ -125,3 +126,12 @@ def test_a_lone_eval_writes_nothing(tmp_path):
 def test_the_constructor_refuses_what_cannot_work(arguments):
     with pytest.raises((TypeError, ValueError)):
         CSVLogger(**{"path": "log.csv", **arguments})
+
+
+@pytest.mark.parametrize("kind", [CSVLogger, JSONLogger, TensorBoard])
+def test_a_path_that_cannot_be_is_refused_before_the_first_step(tmp_path, kind):
+    """An observer's error would only be logged, and the run go on to its end without the file."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ArgumentError, match="can be made"):
+        make_trainer().train(1, DATA, kind(tmp_path / "file" / "log" / "x"))

@@ -7,7 +7,7 @@ import optax
 import pytest
 from flax import nnx
 
-from railbus.schemas.errors import NotTraced, ParamError
+from railbus.schemas.errors import ArgumentError, ArgumentTypeError, NotTraced, ParamError
 from railbus.subscribers import Callback, LearningRateScheduler
 from railbus.trainer import RunAhead, Trainer
 
@@ -120,3 +120,13 @@ def test_constructors_refuse_what_cannot_work(given, options):
     """MindSpore takes what cannot be called."""
     with pytest.raises((TypeError, ValueError)):
         LearningRateScheduler(given, **options)
+
+
+def test_a_schedule_written_for_keras_is_refused():
+    """It takes the epoch first; called with the rate first it would give nonsense, silently."""
+    with pytest.raises(
+        ArgumentError, match=r"takes \(lr, number\), MindSpore's order, got \('epoch'"
+    ):
+        LearningRateScheduler(lambda epoch, lr: lr, by="epoch")
+    with pytest.raises(ArgumentTypeError, match="must take"):
+        LearningRateScheduler(lambda lr: lr)  # type: ignore[arg-type,misc]

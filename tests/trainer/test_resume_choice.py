@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railbus.schemas.errors import CheckpointError
+from railbus.schemas.errors import ArgumentError, CheckpointError
 from railbus.subscribers import Callback, CheckpointConfig, LambdaCallback, ModelCheckpoint
+from railbus.trainer import ArrayDataset
 from railbus.trainer.resume import find, read_cut
 
-from .watched import Watch, data, make
+from .watched import Watch, X, Y, data, make
 
 
 class Offers(Callback):
@@ -94,6 +95,24 @@ def test_the_furthest_of_a_copied_folder_counts(tmp_path):
 
     assert point is not None
     assert point.path == tmp_path / "net-2_5.ckpt"
+
+
+def test_other_data_is_refused_inside_of_an_epoch_and_said_between_two(tmp_path, caplog):
+    inside, between = cut_at(3, tmp_path / "a.ckpt"), tmp_path / "b.ckpt"
+    make().train(1, data(), Watch("on_train_epoch_end", 5, between, "interrupt"))
+    other = ArrayDataset(X, Y, batch_size=4)
+
+    with pytest.raises(ArgumentError, match="in epochs of 5 steps, this train_dataset has 9"):
+        make().train(3, other, Watch(), resume=inside)
+    make().train(2, other, Watch(), resume=between)
+    assert any("has 9; the run is not the one" in line for line in caplog.messages)
+
+
+def test_latest_says_where_there_is_nothing_to_go_on_with(tmp_path, caplog):
+    make().train(1, data(), ModelCheckpoint("net", tmp_path), resume="latest")
+
+    assert "no checkpoint to go on with; the run begins anew" in caplog.messages
+    assert caplog.records[0].levelname == "WARNING"
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -215,8 +215,8 @@ async def test_a_validation_that_was_interrupted_is_done_again(tmp_path, epoch, 
             else:
                 run_context.request_stop(scope="train", interrupts=True)
 
-        def resume_point(self, latest):
-            return None
+        def resume_points(self, latest):
+            return []
 
     first, second, interrupts = Watch(), Watch(), Interrupts("on_train_end", path)
     best, again = EarlyStopping(patience=9), EarlyStopping(patience=9)
