@@ -1,6 +1,7 @@
 """The event bus: the defined sequence, its commits, and observers of them."""
 
 from .about import About as About
+from .control import Control as Control
 from .bus import EventBus as EventBus
 from .log import EventLog as EventLog
 from .observer import Observer as Observer

@@ -9,6 +9,7 @@ from railbus.schemas.events import Committed
 from railbus.schemas.hooks import Hook
 
 from .about import About
+from .control import Control
 from .window import RING_BYTES, RING_EVENTS, Window
 
 
@@ -36,11 +37,13 @@ class EventLog:
 
     Attributes:
         about: the run as it was set up; None before it begins.
+        control: what reaches the run from outside; None before it begins and once it has ended.
     """
 
     def __init__(self, run_id: str, events: int = RING_EVENTS, size: int = RING_BYTES) -> None:
         self.run_id = run_id
         self.about: About | None = None
+        self.control: Control | None = None
         self.ended = False
         self._ring = Window(events, size)
         self._ordinals: Counter[Hook] = Counter()
@@ -80,12 +83,18 @@ class EventLog:
     def close(self) -> None:
         """The run has ended; no event follows."""
         with self._lock:
-            self.ended = True
+            self.ended, self.control = True, None
             observers, self._observers = self._observers, ()
         for reference in observers:
             observer = reference()
             if observer is not None and observer.run_id == self.run_id:
                 observer.close()
+
+    @property
+    def head(self) -> Committed | None:
+        """The newest entry; None before the first."""
+        with self._lock:
+            return self._ring.entries[-1] if self._ring.entries else None
 
     def entries(self) -> list[Committed]:
         """What the ring holds, oldest first."""

@@ -80,6 +80,11 @@ class Observer:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
 
+    @property
+    def ready(self) -> bool:
+        """Whether `next` gives an item without waiting."""
+        return bool(self._taken or self._window.entries)
+
     def wants(self, hook: Hook, ordinal: int, step: int = 0, epoch: int = 0) -> bool:
         """Whether it takes the `ordinal`-th event of `hook`; `every` thins out step hooks only."""
         if hook not in self._hooks or not passes(self.rules, hook, step, epoch):

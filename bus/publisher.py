@@ -195,6 +195,8 @@ class Publisher:
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()
+            for _, patch in sequencer.adopted:
+                self.ledger.adopt(patch)
             if decision.patches:
                 self.ledger.commit()
             self._log.append(Committed(event, decision, sequencer.spoken, step, epoch))

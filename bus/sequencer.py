@@ -7,7 +7,7 @@ then `ack` (or `expire`) for whoever's `turn` it is until nobody is left, then `
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from railbus.schemas.hooks import Hook, Mode
 
 from .rule import Rule
 
+Patch: TypeAlias = Mapping[str, bytes | None]
 Policy = Literal["raise", "stop", "detach"]
 POLICIES: tuple[Policy, ...] = ("raise", "stop", "detach")
 REMEMBERED = 64  # events whose acks are kept to tell a repeat from a conflict
@@ -58,6 +59,7 @@ def judge(
     acks: Iterable[tuple[Role, Ack]],
     asked_outside: Iterable[tuple[str, str]] = (),
     detached: Sequence[str] = (),
+    patched_outside: Iterable[tuple[str, Patch]] = (),
 ) -> Decision:
     """What the acks of one event amount to, in the order of the callback list.
 
@@ -69,11 +71,12 @@ def judge(
     error, policy `stop`          | a stop in the name of the participant
     error, policy `detach`        | go on without the participant
     a stop asked from outside     | a stop, after those of the list
+    a patch from outside          | a patch, after those of the list
 
     A stop for an error and one from outside interrupt the run: resumed, it trains on. An error under policy `raise` never gets here: the event is withdrawn instead.
     """
     stops: list[StopRequest] = []
-    patches: list[tuple[str, Mapping[str, bytes | None]]] = []
+    patches: list[tuple[str, Patch]] = []
     for role, ack in acks:
         if ack.stop is not None:
             stops.append(ack.stop)
@@ -87,7 +90,7 @@ def judge(
         seq=event.seq,
         hook=event.hook,
         stops=tuple(stops),
-        patches=tuple(patches),
+        patches=(*patches, *patched_outside),
         detached=tuple(detached),
     )
 
@@ -102,6 +105,9 @@ class Sequencer:
     Args:
         run_id: acks to another run are foreign.
         roles: the participants, in the order of the callback list.
+
+    Attributes:
+        adopted: the patches of the newest decision that came from outside the list, by whom.
     """
 
     def __init__(self, run_id: str, roles: Sequence[Role]) -> None:
@@ -120,7 +126,9 @@ class Sequencer:
         self._spoken = False  # whether one of them is more than that
         self._past: deque[tuple[int, Hook, dict[int, Ack | None]]] = deque(maxlen=REMEMBERED)
         self._detached: list[str] = []
+        self.adopted: tuple[tuple[str, Patch], ...] = ()
         self._outside: deque[tuple[str, str]] = deque()
+        self._patches: deque[tuple[str, Patch]] = deque()
         self._asked: dict[Mode, bool] = {"train": False, "eval": False}
 
     def open(self, event: Event, now: float = 0.0, step: int = 0, epoch: int = 0) -> int | None:
@@ -229,6 +237,10 @@ class Sequencer:
         if request.scope == "train":
             self._asked["train"] = True
 
+    def request_patch(self, by: str, patch: Patch) -> None:
+        """Someone outside the list changes a value; it becomes part of the next commit."""
+        self._patches.append((by, patch))
+
     def stop_requested(self, mode: Mode) -> bool:
         """Whether a stop of `mode` was asked so far, acks to the open event included."""
         return self._asked[mode]
@@ -253,11 +265,13 @@ class Sequencer:
         return decision
 
     def _judged(self, event: Event) -> Decision:
-        if not (self._spoken or self._outside or self._detached):
+        self.adopted = ()
+        if not (self._spoken or self._outside or self._patches or self._detached):
             return Decision(run_id=event.run_id, seq=event.seq, hook=event.hook)
         outside = [self._outside.popleft() for _ in range(len(self._outside))]
+        self.adopted = tuple(self._patches.popleft() for _ in range(len(self._patches)))
         acks = [(self.roles[k], ack) for k, ack in self._acks.items() if ack is not None]
-        return judge(event, acks, outside, self._detached)
+        return judge(event, acks, outside, self._detached, self.adopted)
 
     def withdraw(self) -> None:
         """The open event fails and is not committed; the next one takes its `seq`."""

@@ -228,6 +228,28 @@ class Ledger:
         self.writing = False
         object.__setattr__(self.params, "_ledger", None)
 
+    def check(self, key: str, value: Any) -> bytes:
+        """A number for a traced value from outside the hooks, packed for `adopt`; from any thread.
+
+        Raises:
+            NotTraced, ReadOnlyParam: `key` is none that the compiled step reads as a number.
+            ArgumentError: `value` does not fit.
+        """
+        if key not in self.traced or key == "train_network":
+            self._check(key)
+            names = sorted(self.traced.keys() - {"train_network"})
+            raise NotTraced(
+                f"from outside only the numbers that the compiled step reads can be set, here "
+                f"{names}, got {key!r}"
+            )
+        return pack(self.traced[key](value), key)
+
+    def adopt(self, patch: Mapping[str, bytes | None]) -> None:
+        """What someone outside the callback list has changed; `check` made the values."""
+        for key, packed in patch.items():
+            if packed is not None:
+                self._store(key, unpack(packed), entry(key, packed))
+
     def write(self, key: str, value: Any) -> None:
         """A participant assigns `key`."""
         if key in self.traced:

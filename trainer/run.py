@@ -112,6 +112,17 @@ class Execution:
         self._asked.append((by, reason))
         self._pass_on()
 
+    def patch(self, name: str, value: float, by: str) -> None:
+        """Someone outside sets a traced value, from any thread; part of the next commit.
+
+        Raises:
+            NotTraced, ReadOnlyParam: `name` is none that the compiled step reads.
+            ArgumentError: `value` does not fit.
+        """
+        assert self._publisher is not None
+        packed = self.loop.ledger.check(name, value)
+        self._publisher.sequencer.request_patch(by, {name: packed})
+
     def result(self) -> RunResult:
         """How it ended.
 
@@ -158,6 +169,7 @@ class Execution:
             device=device(),
             config=self._config,
         )
+        log.control = self
         self._pass_on()
         try:
             self.roster.watch(log, self.request_stop)

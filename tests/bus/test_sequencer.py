@@ -192,3 +192,34 @@ def test_events_are_opened_one_by_one_and_in_order():
         sequencer.open(make_event(1, HOOKS[0]))
     with pytest.raises(OutOfTurn, match="before every participant"):
         sequencer.commit()
+
+
+def test_a_patch_from_outside_follows_those_of_the_list_in_one_commit_only():
+    sequencer = Sequencer("run", [Role(name="a", hooks=frozenset(HOOKS))])
+    sequencer.open(make_event(0, Hook.TRAIN_BEGIN))
+    sequencer.request_patch("ops", {"x": b"\x01"})
+    sequencer.request_patch("ops", {"x": b"\x02"})
+    own = Ack(run_id="run", seq=0, hook=Hook.TRAIN_BEGIN, by="a", patch={"x": b"\x00"})
+    sequencer.ack(0, own)
+    decision = sequencer.commit()
+    adopted = sequencer.adopted
+    sequencer.open(make_event(1, Hook.TRAIN_STEP_END))
+    sequencer.ok()
+
+    assert decision.patches == (
+        ("a", {"x": b"\x00"}),
+        ("ops", {"x": b"\x01"}),
+        ("ops", {"x": b"\x02"}),
+    )
+    assert adopted == decision.patches[1:]
+    assert sequencer.commit().patches == () == sequencer.adopted
+
+
+def test_a_patch_from_outside_waits_when_its_event_is_withdrawn():
+    sequencer = Sequencer("run", [])
+    sequencer.open(make_event(0, Hook.TRAIN_BEGIN))
+    sequencer.request_patch("ops", {"x": b"\x01"})
+    sequencer.withdraw()
+    sequencer.open(make_event(0, Hook.EXCEPTION))
+
+    assert sequencer.commit().patches == (("ops", {"x": b"\x01"}),)

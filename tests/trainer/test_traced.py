@@ -6,9 +6,9 @@ import optax
 import pytest
 from flax import nnx
 
-from railbus.schemas.errors import NotTraced, ReadOnlyParam
+from railbus.schemas.errors import ArgumentError, NotTraced, ReadOnlyParam
 from railbus.subscribers import LambdaCallback
-from railbus.trainer import Trainer
+from railbus.trainer import RunAhead, Trainer
 
 DATA = [(np.ones((2, 1), np.float32), np.zeros((2, 1), np.float32))] * 4
 
@@ -107,3 +107,56 @@ def test_counters_and_results_of_the_run_are_read_only():
                 params[name] = 1
 
     kernels(make_trainer(optax.sgd(0.25)), "on_train_step_end", 1, assign)
+
+
+def patched(block_steps, at, assign):
+    """The kernel's bytes and the log of a run in which `assign` is called at event `at`."""
+    trainer = make_trainer(optax.inject_hyperparams(optax.sgd)(learning_rate=0.25))
+    trainer.run_ahead = RunAhead(block_steps=block_steps)
+
+    def act(run_context):
+        if run_context.event.seq == at:
+            assign(run_context, trainer.bus.runs["run"])
+
+    hooks = ("on_train_begin", "on_train_epoch_begin", "on_train_step_begin", "on_train_step_end")
+    trainer.train(2, DATA, LambdaCallback(**dict.fromkeys(hooks, act)), run_id="run")
+    log = trainer.bus.runs["run"].entries()
+    trained = np.asarray(trainer.network.kernel[...]).tobytes()
+    return trained, [entry.event.snapshot for entry in log], log[at].decision.patches
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 5, 11])
+@pytest.mark.parametrize("block_steps", [1, 3])
+def test_a_patch_from_outside_is_a_participants_patch_to_the_same_event(block_steps, at):
+    inside = patched(
+        block_steps,
+        at,
+        lambda context, log: setattr(context.original_args(), "learning_rate", 0.1),
+    )
+    outside = patched(
+        block_steps, at, lambda context, log: log.control.patch("learning_rate", 0.1, by="ops")
+    )
+    untouched = patched(block_steps, at, lambda context, log: None)
+
+    assert outside[:2] == inside[:2] != untouched[:2]
+    (by, patch), (inside_by, inside_patch) = outside[2][0], inside[2][0]
+    assert (by, patch) == ("ops", inside_patch) and inside_by == "LambdaCallback"
+
+
+def test_from_outside_only_numbers_that_the_step_reads_can_be_set():
+    def act(context, log):
+        for name, value, error in (
+            ("cur_step_num", 1, ReadOnlyParam),
+            ("train_network", 1, NotTraced),
+            ("momentum", 1, NotTraced),
+            ("note", 1, NotTraced),
+            ("learning_rate", float("nan"), ArgumentError),
+            ("learning_rate", "fast", ArgumentError),
+            ("learning_rate", [1.0], ArgumentError),
+        ):
+            with pytest.raises(error):
+                log.control.patch(name, value, by="ops")
+
+    _, _, patches = patched(1, 2, act)
+
+    assert not patches
