@@ -1,8 +1,8 @@
 """The event bus: the defined sequence, its commits, and observers of them."""
 
 from .about import About as About
-from .control import Control as Control
 from .bus import EventBus as EventBus
+from .control import Control as Control
 from .log import EventLog as EventLog
 from .observer import Observer as Observer
 from .publisher import (

@@ -17,6 +17,8 @@ RailbusError
 ├── NotRecorded         (LookupError)     a replayed callback asks for what a recording does not hold
 ├── StreamGap           (LookupError)     events are missing in a stream that is replayed
 ├── RecordedFailure     (RuntimeError)    what a recorded run failed with, for `on_exception`
+├── FrameError          (ValueError)      bytes from a peer that are no frame, or not one of its turn
+├── RemoteError         (ConnectionError) a service that refuses, or cannot be reached
 └── BusClosed           (RuntimeError)    a call on a run or bus that has ended
 """
 
@@ -114,6 +116,22 @@ class StreamGap(RailbusError, LookupError):
 
 class RecordedFailure(RailbusError, RuntimeError):
     """Stands in a replay for the exception that the recorded run failed with."""
+
+
+class FrameError(RailbusError, ValueError):
+    """Raised for bytes from a peer that are not a frame of the protocol; `code` says which rule."""
+
+    def __init__(self, message: str, code: str = "bad_frame") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RemoteError(RailbusError, ConnectionError):
+    """Raised when a service refuses or cannot be reached; `code` is one of `schemas.frames.Code`."""
+
+    def __init__(self, message: str, code: str, *, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.code = code
 
 
 class BusClosed(RailbusError, RuntimeError):

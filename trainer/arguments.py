@@ -40,6 +40,7 @@ class Arguments(msgspec.Struct, kw_only=True, frozen=True):
     run_id: str | None = None
     resume: Any = None
     record: str | Path | None = None
+    serve: str | None = None
 
     @property
     def validates(self) -> bool:

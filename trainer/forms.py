@@ -29,7 +29,8 @@ def waiting(
     """The method that does what `ask` asks for, and gives what `answer` makes of the result."""
 
     def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return answer(carry_out(self.bus, self._prepare(ask(self, *args, **kwargs))))
+        asked = ask(self, *args, **kwargs)
+        return answer(carry_out(self.bus, self._prepare(asked), asked.serve))
 
     returns = inspect.signature(answer).return_annotation
     _describe(call, ask, "", ask.__doc__, returns)
@@ -42,7 +43,8 @@ def beside(
     """The method that does the same beside its caller, and takes the same arguments."""
 
     def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[Run]:
-        return start(self.bus, self._prepare(ask(self, *args, **kwargs)))
+        asked = ask(self, *args, **kwargs)
+        return start(self.bus, self._prepare(asked), asked.serve)
 
     name = ask.__name__.lstrip("_")
     doc = f"`{name}` beside the caller: `async with trainer.start_{name}(...) as run`."

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from threading import Lock
 from types import MappingProxyType
 from typing import Any
@@ -249,13 +249,42 @@ def _last_words(error: BaseException, by: str | None, loop: RunLoop) -> Drafts:
     loop.failed((yield from last_words(error, by, counters)))
 
 
-def carry_out(bus: EventBus, execution: Execution) -> RunResult:
-    """Train in the calling thread; an event loop for the bus runs beside it until the run ends."""
-    with start_blocking_portal() as portal:
+def carry_out(bus: EventBus, execution: Execution, address: str | None = None) -> RunResult:
+    """Train in the calling thread; an event loop for the bus runs beside it until the run ends.
+
+    The bus is served at `address` as long.
+    """
+    with _announced(bus, address), start_blocking_portal() as portal:
         opening = bus.open(execution.run_id, execution.roster.workers)
         with portal.wrap_async_context_manager(opening) as log:
             execution.conduct(log)
     return execution.result()
+
+
+@contextmanager
+def _announced(bus: EventBus, address: str | None) -> Iterator[None]:
+    """Serve `bus` and say how to watch it."""
+    if address is None:
+        yield
+        return
+    from railbus.bus.serving import serving  # a web server, which few runs need
+
+    with serving(bus, address) as served:
+        print(f"watch this run: {served.hint}", flush=True)
+        yield
+
+
+@asynccontextmanager
+async def _announced_beside(bus: EventBus, address: str | None) -> AsyncIterator[None]:
+    """The same on an event loop, which does not wait."""
+    if address is None:
+        yield
+        return
+    from railbus.bus.serving import serve
+
+    async with serve(bus, address) as served:
+        print(f"watch this run: {served.hint}", flush=True)
+        yield
 
 
 class Run:
@@ -308,11 +337,14 @@ class Run:
 
 
 @asynccontextmanager
-async def start(bus: EventBus, execution: Execution) -> AsyncIterator[Run]:
-    """Carry `execution` out beside the caller, on the caller's event loop."""
+async def start(
+    bus: EventBus, execution: Execution, address: str | None = None
+) -> AsyncIterator[Run]:
+    """Carry `execution` out beside the caller, on the caller's event loop; see `carry_out`."""
     run = Run(bus, execution)
     with ungrouped():
         async with (
+            _announced_beside(bus, address),
             bus.open(run.run_id, execution.roster.workers) as log,
             create_task_group() as group,
         ):

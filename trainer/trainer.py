@@ -108,6 +108,7 @@ class Trainer:
         run_id: str | None = None,
         resume: str | Path | None = None,
         record: str | Path | None = None,
+        serve: str | None = None,
     ) -> Arguments:
         """Train from epoch `initial_epoch + 1` to `epoch`; works inside a running event loop too.
 
@@ -124,6 +125,8 @@ class Trainer:
                 the one that it would have been, bit for bit, callbacks' states included; data
                 sets must give the same batches again.
             record: directory of recordings; short for a `Recorder` at the end of the list.
+            serve: `"127.0.0.1:8765"` lets other processes watch and steer the run while it is on;
+                a command for that is printed. More can be chosen with `bus.serving.serve`.
 
         Raises:
             RailbusError: arguments, data or callbacks cannot work; nothing has run.
@@ -140,6 +143,7 @@ class Trainer:
             run_id=run_id,
             resume=resume,
             record=record,
+            serve=serve,
         )
 
     def _fit(
@@ -157,6 +161,7 @@ class Trainer:
         run_id: str | None = None,
         resume: str | Path | None = None,
         record: str | Path | None = None,
+        serve: str | None = None,
     ) -> Arguments:
         """Train, and validate every `valid_frequency` epochs or at the epochs it lists.
 
@@ -182,6 +187,7 @@ class Trainer:
             run_id=run_id,
             resume=resume,
             record=record,
+            serve=serve,
         )
 
     def _eval(
