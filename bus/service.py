@@ -89,6 +89,7 @@ def app(
         middleware=[guard],
         exception_handlers={Refused: _refused, HTTPException: _failed, Exception: _broken},
     )
+    made.router.redirect_slashes = False
     made.state.audience = service.audience
     return made
 
