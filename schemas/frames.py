@@ -43,10 +43,10 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from .limits import Limits, scan
 from .errors import FrameError
 from .events import Decision, Event
 from .hooks import Mode
+from .limits import Limits, scan
 
 VERSION = (1, 0)
 SUBPROTOCOL = f"railbus.v{VERSION[0]}.msgpack"
