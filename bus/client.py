@@ -5,6 +5,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -170,10 +171,15 @@ class Attachment:
         while not (self._items or self._ended or self._closed.is_set()):
             try:
                 socket = self._socket or self._reach()
+                if self._closed.is_set():
+                    self._lose()
+                    return
                 self._heed(unpack_from_service(_binary(socket.recv())))
-            except (ConnectionClosed, OSError) as error:
-                if isinstance(error, RemoteError):
+            except RemoteError:
+                if not self._closed.is_set():
+                    self._closed.set()
                     raise
+            except (ConnectionClosed, OSError) as error:
                 logger.info("the connection to %s is lost: %s", self._url, error)
                 self._lose()
             except FrameError as error:
@@ -196,7 +202,9 @@ class Attachment:
     def _give_credit(self) -> None:
         if self._upto - self._taken < CREDIT // 2 and self._socket is not None:
             self._upto = self._taken + CREDIT
-            self._socket.send(pack(Credit(upto=self._upto)))
+            # Where the service has gone, what it sent before is still to be read.
+            with suppress(ConnectionClosed):
+                self._socket.send(pack(Credit(upto=self._upto)))
 
     def _miss(self, first: int, last: int, reason: str) -> None:
         assert self.run_id is not None
@@ -209,7 +217,6 @@ class Attachment:
         if bye.code == Code.ENDED:
             self._ended = True
         elif bye.code not in TEMPORARY:
-            self._closed.set()
             raise RemoteError(bye.reason or f"the service ends it: {bye.code}", bye.code)
 
     def _lose(self) -> None:

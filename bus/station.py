@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 from anyio import create_task_group, move_on_after
@@ -35,6 +36,7 @@ from .observer import Observer
 logger = logging.getLogger(__name__)
 
 HELLO_SECONDS = 5.0
+LINGER_SECONDS = 2.0
 BATCH_EVENTS = 256
 BATCH_BYTES = 256 << 10
 
@@ -104,12 +106,9 @@ class Station:
             )
             await self._socket.send_bytes(pack(welcome))
             await self._both(observer)
+            await self._bye(Code.ENDED if log.ended else Code.RESTART, linger=LINGER_SECONDS)
         finally:
             self._audience.leave(observer)
-        if log.ended:
-            await self._bye(Code.ENDED)
-        else:
-            await self._bye(Code.RESTART)
 
     async def _both(self, observer: Observer) -> None:
         """Write and read, until one of them ends.
@@ -187,10 +186,19 @@ class Station:
             raise FrameError("frames are binary messages, got a text message")
         return data
 
-    async def _bye(self, code: Code, reason: str = "") -> None:
-        """The last frame and the close; a peer that does not read must not hold them up."""
+    async def _bye(self, code: Code, reason: str = "", linger: float = 0.0) -> None:
+        """The last frame and the close; a peer that does not read must not hold them up.
+
+        Args:
+            linger: seconds for the client to read everything and go first. What it sends after the
+                socket is closed would destroy what it has not read.
+        """
         with move_on_after(1):
             await self._socket.send_bytes(pack(Bye(code=code, reason=reason[:1000])))
+        with move_on_after(linger), suppress(FrameError):
+            while linger and not isinstance(unpack_from_client(await self._receive()), Bye):
+                pass
+        with move_on_after(1):
             await self._socket.close(code.closes, code.value)
 
 

@@ -25,6 +25,9 @@ another incarnation carries the run on, it begins at 0: `welcome.incarnation` te
 **Credit.** `credit.upto` counts events since the welcome, gaps not included, and never goes back.
 Without credit events wait in the service, in a bounded buffer whose oldest make room (gap, "slow").
 
+**End.** After a `bye` with `ended` or `restart` the service waits 2 s for the client to read the
+rest and to say bye, or to close.
+
 **Versions.** The major number stands in the subprotocol and in `hello.version`; another one is
 refused with `version`, naming both. The minor is the lower of both: `welcome.version` says it. Of a
 hello and of everything from the service unknown fields are ignored, they come from a newer minor;

@@ -89,7 +89,8 @@ class Site:
     def socket(self, token: Token | None = None, **arguments: Any) -> ClientConnection:
         """A bare WebSocket, as any language has one."""
         headers = {"Authorization": f"Bearer {(token or self.token).value}"}
-        settings = {"subprotocols": [SUBPROTOCOL], "compression": None, "proxy": None}
+        settings: dict[str, Any] = {"subprotocols": [SUBPROTOCOL], "compression": None}
+        settings |= {"proxy": None}
         settings |= {"additional_headers": headers, "max_size": 2**21, "legacy": True}
         made: ClientConnection = connect(f"{self.url}/subscribe", **(settings | arguments))
         return made

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio import to_thread
 from websockets.sync.server import ServerConnection, serve as serve_sockets
+from websockets.typing import Subprotocol
 
 from railbus.bus import EventBus
 from railbus.bus.client import Attachment, attach
@@ -270,9 +271,8 @@ def scripted(*connections: Any) -> Iterator[str]:
         for frame in script(hello):
             ws.send(frame if isinstance(frame, bytes) else pack(frame))
 
-    with serve_sockets(
-        handle, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL], compression=None
-    ) as server:  # type: ignore[list-item]  # a str
+    offered = [Subprotocol(SUBPROTOCOL)]
+    with serve_sockets(handle, "127.0.0.1", 0, subprotocols=offered, compression=None) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -374,3 +374,16 @@ async def test_a_plain_loop_would_block_an_event_loop_and_is_refused():
     events: Attachment = attach("ws://127.0.0.1:1", token=Token.new().value)
     with pytest.raises(ArgumentError, match="async for"):
         next(events)
+
+
+def test_closing_it_while_it_tries_to_come_back_ends_the_iteration():
+    with scripted(lambda hello: [welcome(0, 0), Events(events=(entry(0).event,))]) as url:
+        events = attach(url, token=Token.new().value, since="begin")
+        next(events)
+    ended: list[Any] = []
+    reader = threading.Thread(target=lambda: ended.extend(events))
+    reader.start()
+    events.close()
+    reader.join(10)
+
+    assert not reader.is_alive() and ended == []
