@@ -11,7 +11,7 @@ from .errors import ArgumentError
 def like(name: str, shown: Any) -> Callable[[Any], Any]:
     """A function that takes a new value of `cb_params.<name>`, and gives it in the type of `shown`.
 
-    It raises ArgumentError for what is no finite number of the same shape.
+    It raises ArgumentError for what is no finite number of the same shape, or not in that type.
     """
     old = np.asarray(shown)
 
@@ -22,6 +22,10 @@ def like(name: str, shown: Any) -> Callable[[Any], Any]:
             raise ArgumentError(
                 f"cb_params.{name} takes a finite number like {shown!r}, got {value!r}"
             )
-        return array.astype(old.dtype)[()]
+        with np.errstate(over="ignore"):
+            cast = array.astype(old.dtype)
+        if not np.isfinite(cast).all():
+            raise ArgumentError(f"cb_params.{name} is {old.dtype}, which cannot hold {value!r}")
+        return cast[()]
 
     return check

@@ -151,6 +151,7 @@ def test_from_outside_only_numbers_that_the_step_reads_can_be_set():
             ("momentum", 1, NotTraced),
             ("note", 1, NotTraced),
             ("learning_rate", float("nan"), ArgumentError),
+            ("learning_rate", 1e300, ArgumentError),
             ("learning_rate", "fast", ArgumentError),
             ("learning_rate", [1.0], ArgumentError),
         ):
