@@ -52,6 +52,7 @@ def test_fit_says_once_how_to_watch_it_and_the_run_can_be_stopped_from_there(cap
             assert found is not None
             token, url = Path(found[1]).read_text().strip(), "ws" + found[2]
             events = attach(url, token=token, since="begin")
+            seen.append(next(events))
             readers.append(threading.Thread(target=lambda: seen.extend(events)))
             readers[0].start()
             assert post(url, token, "/runs/run/stop", {"reason": "enough"}) == 202
