@@ -401,7 +401,7 @@ async def test_connections_are_counted_per_token_and_in_all():
         async with anyio.create_task_group() as group:
             for peer, token in zip(peers, [WATCHES] * 3 + [other] * 2, strict=True):
                 group.start_soon(peer.ask, "/runs", token)
-            await anyio.wait_all_tasks_blocked()
+                await anyio.wait_all_tasks_blocked()  # trio starts tasks in an order of its own
             while_open = [peer.status for peer in peers]
             release.set()
         after = await peers[0].ask("/runs", WATCHES)
