@@ -1,4 +1,4 @@
-"""Everyone who watches through one service: what they ask for, and their leaving."""
+"""Everyone who is connected to one service: what they ask for, and their leaving."""
 
 from collections.abc import Collection
 from threading import Condition
@@ -11,6 +11,7 @@ from railbus.schemas.frames import pack
 from .bus import EventBus
 from .log import EventLog
 from .observer import Observer
+from .peer import Peer
 
 BUFFER_EVENTS = 4096
 BUFFER_BYTES = 16 * 2**20
@@ -19,7 +20,7 @@ KEPT_SIZE = 16 << 10  # bytes of an event that is worth keeping packed
 
 
 class Audience:
-    """The observers of a service.
+    """The observers of a service, and its participants.
 
     Attributes:
         closing: nobody is taken in any more.
@@ -28,7 +29,7 @@ class Audience:
     def __init__(self, bus: EventBus) -> None:
         self.bus = bus
         self.closing = False
-        self._watching: WeakSet[Observer] = WeakSet()
+        self._watching: WeakSet[Observer | Peer] = WeakSet()
         self._change = Condition()
         self._packed: dict[tuple[str, int, int], bytes] = {}
 
@@ -49,17 +50,21 @@ class Audience:
             raise ArgumentError(f"since may be {following} at most, the next event, got {since}")
         sizes = {"buffer": BUFFER_EVENTS, "buffer_bytes": BUFFER_BYTES}
         observer = self.bus.observe(hooks, every, since, run_id=log.run_id, **sizes)
-        with self._change:
-            self._watching.add(observer)
-            if self.closing:
-                observer.close()
+        self.add(observer)
         return observer
 
-    def leave(self, observer: Observer) -> None:
-        """It watches no more."""
-        observer.close()
+    def add(self, one: Observer | Peer) -> None:
+        """It is closed with the service, until `leave`."""
         with self._change:
-            self._watching.discard(observer)
+            self._watching.add(one)
+            if self.closing:
+                one.close()
+
+    def leave(self, one: Observer | Peer) -> None:
+        """It has gone."""
+        one.close()
+        with self._change:
+            self._watching.discard(one)
             self._change.notify_all()
 
     def packed(self, event: Event) -> bytes:
@@ -83,7 +88,7 @@ class Audience:
         with self._change:
             self.closing = True
             watching = list(self._watching)
-        for observer in watching:
-            observer.close()
+        for one in watching:
+            one.close()
         with self._change:
             return self._change.wait_for(lambda: not self._watching, seconds)

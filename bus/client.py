@@ -8,19 +8,15 @@ from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
-from urllib.parse import urlsplit
 
 from anyio import NoEventLoopError, to_thread
 from anyio.lowlevel import checkpoint, current_token
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
-from websockets.typing import Subprotocol
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
 
 from railbus.schemas.errors import ArgumentError, FrameError, RemoteError
 from railbus.schemas.events import Event, Gap
 from railbus.schemas.frames import (
-    OUTBOUND,
-    SUBPROTOCOL,
     VERSION,
     Bye,
     Code,
@@ -31,17 +27,16 @@ from railbus.schemas.frames import (
     Missed,
     Welcome,
     pack,
-    unpack_from_service,
 )
 from railbus.schemas.hooks import Hook
+
+from .link import FIRST_PAUSE, LONGEST_PAUSE, TEMPORARY, checked, greeted, heard, reached
 
 logger = logging.getLogger(__name__)
 
 Since: TypeAlias = Literal["begin", "live"] | int
 
 CREDIT = 2048  # events that may be on their way
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between two attempts to come back
-TEMPORARY = frozenset({Code.RESTART, Code.BUSY, Code.INTERNAL, Code.RATE})
 
 
 def attach(
@@ -49,7 +44,6 @@ def attach(
     *,
     token: str,
     run: str | None = None,
-    role: Literal["observer", "participant"] = "observer",
     hooks: Collection[Hook | str] | None = None,
     every: int = 1,
     since: Since = "live",
@@ -64,7 +58,6 @@ def attach(
     Args:
         url: where the service is, for example `ws://127.0.0.1:8765`, or with its mount's prefix.
         run: None is the run that began last.
-        role: only observers so far.
         hooks: which ones, by `Hook` or by name; None means all.
         every: of the step events only every n-th of its hook.
         since: "begin", "live" (from the next event on), or a seq.
@@ -75,12 +68,11 @@ def attach(
         ArgumentError: an url that is none, or `ws://` beyond loopback, which would show the token.
     """
     return Attachment(
-        _checked(url),
+        checked(url),
         token,
         Hello(
             version=VERSION,
             run=run,
-            role=role,
             name=name,
             hooks=None if hooks is None else [str(hook) for hook in hooks],
             every=every,
@@ -174,7 +166,7 @@ class Attachment:
                 if self._closed.is_set():
                     self._lose()
                     return
-                self._heed(unpack_from_service(_binary(socket.recv())))
+                self._heed(heard(socket))
             except RemoteError:
                 if not self._closed.is_set():
                     self._closed.set()
@@ -243,39 +235,12 @@ class Attachment:
             waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE)
 
     def _welcomed(self) -> ClientConnection:
+        self._socket = socket = reached(self._url, self._token)
         try:
-            socket = connect(
-                self._url,
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
-                additional_headers={"Authorization": f"Bearer {self._token}"},
-                compression=None,
-                max_size=OUTBOUND,
-                max_queue=4,
-                proxy=None,
-                legacy=True,
-            )
-        except InvalidStatus as error:
-            code = Code.FORBIDDEN if error.response.status_code in (401, 403) else Code.UNREACHABLE
-            raise RemoteError(
-                f"{self._url} refuses with {error.response.status_code}: check the token, its "
-                f"scopes, and the host in the url",
-                code,
-            ) from error
-        except (OSError, InvalidHandshake, TimeoutError) as error:
-            raise RemoteError(f"{self._url} cannot be reached: {error}", "unreachable") from error
-        self._socket = socket
-        try:
-            socket.send(pack(self._asking()))
-            answer = unpack_from_service(_binary(socket.recv(timeout=10)))
-        except (ConnectionClosed, TimeoutError) as error:
+            self._settle(greeted(self._url, socket, self._asking()))
+        except RemoteError:
             self._lose()
-            raise RemoteError(f"{self._url} does not answer: {error}", "unreachable") from error
-        if isinstance(answer, Bye):
-            self._lose()
-            raise RemoteError(answer.reason or f"refused: {answer.code}", answer.code)
-        if not isinstance(answer, Welcome):
-            raise FrameError(f"expected a welcome, got {type(answer).__name__}")
-        self._settle(answer)
+            raise
         return socket
 
     def _asking(self) -> Hello:
@@ -299,23 +264,6 @@ class Attachment:
         self.run_id, self._incarnation = welcome.run_id, welcome.incarnation
         self.cursor = welcome.since
         self._taken, self._upto = 0, CREDIT
-
-
-def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    local = parts.hostname in ("127.0.0.1", "::1", "localhost")
-    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    if scheme not in ("ws", "wss") or not parts.hostname or parts.query or parts.fragment:
-        raise ArgumentError(f"a url is 'ws://host:port' with an optional path, got {url!r}")
-    if scheme == "ws" and not local:
-        raise ArgumentError(f"{url!r} would show the token to the network; use wss://")
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/subscribe"
-
-
-def _binary(message: str | bytes) -> bytes:
-    if isinstance(message, str):
-        raise FrameError("frames are binary messages, got a text message")
-    return message
 
 
 def _in_event_loop() -> bool:

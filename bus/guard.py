@@ -106,9 +106,10 @@ class Guard:
         if not self._seats.take(token):
             raise Refused(429, Code.BUSY, "too many connections are open; close one, or wait")
         try:
-            scope = {**scope, "state": {**scope.get("state", {}), "token": token}}
+            rate = self._bucket()
+            scope = {**scope, "state": {**scope.get("state", {}), "token": token, "rate": rate}}
             if scope["type"] == "websocket":
-                receive = partial(self._message, receive, send, self._bucket())
+                receive = partial(self._message, receive, send, rate)
             elif scope["method"] not in READING:
                 receive = _again(await self._body(receive), receive)
             await self.app(scope, receive, partial(self._send, token, scope, send))

@@ -2,14 +2,17 @@
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from typing import Protocol
 from weakref import ref
 
+from railbus.schemas.codes import Code
 from railbus.schemas.events import Committed
 from railbus.schemas.hooks import Hook
 
 from .about import About
 from .control import Control
+from .slot import Slot
 from .window import RING_BYTES, RING_EVENTS, Window
 
 
@@ -38,12 +41,14 @@ class EventLog:
     Attributes:
         about: the run as it was set up; None before it begins.
         control: what reaches the run from outside; None before it begins and once it has ended.
+        slots: where participants of other processes sit, by name; None before it begins.
     """
 
     def __init__(self, run_id: str, events: int = RING_EVENTS, size: int = RING_BYTES) -> None:
         self.run_id = run_id
         self.about: About | None = None
         self.control: Control | None = None
+        self.slots: Mapping[str, Slot] | None = None
         self.ended = False
         self._ring = Window(events, size)
         self._ordinals: Counter[Hook] = Counter()
@@ -89,6 +94,8 @@ class EventLog:
             observer = reference()
             if observer is not None and observer.run_id == self.run_id:
                 observer.close()
+        for slot in (self.slots or {}).values():
+            slot.dismiss(Code.ENDED)
 
     @property
     def head(self) -> Committed | None:

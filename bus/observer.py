@@ -195,11 +195,7 @@ class Observer:
 
     def _ring(self, token: EventLoopToken, arrived: anyio.Event) -> None:
         """Set `arrived` in its own loop without waiting for that loop."""
-        loop: Any = token.native_token
-        soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
-        try:
-            soon(arrived.set)
-        except RuntimeError:  # that loop has ended, and its observer with it
+        if not soon(token, arrived.set):  # its observer has ended with it
             self.closed = True
 
     def __enter__(self) -> Self:
@@ -213,6 +209,17 @@ class Observer:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+def soon(token: EventLoopToken, function: Callable[[], object]) -> bool:
+    """Let an event loop call `function`, without waiting for it; False where the loop has ended."""
+    loop: Any = token.native_token
+    call = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    try:
+        call(function)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _in_event_loop() -> bool:

@@ -45,6 +45,10 @@ class Rate:
         self._left -= 1
         return True
 
+    def give_back(self) -> None:
+        """The last one was asked for, and does not count."""
+        self._left += 1
+
 
 class Lockout:
     """Addresses that have shown too many wrong tokens.

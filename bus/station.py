@@ -1,4 +1,4 @@
-"""The service's side of one WebSocket: a remote subscriber and its frames."""
+"""The service's side of one WebSocket: an observer or a participant, and its frames."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -32,11 +32,15 @@ from railbus.schemas.frames import (
 from .audience import Audience
 from .log import EventLog
 from .observer import Observer
+from .peer import Peer
+from .sequencer import Verdict
+from .slot import Slot
 
 logger = logging.getLogger(__name__)
 
 HELLO_SECONDS = 5.0
 LINGER_SECONDS = 2.0
+STRIKES = 3
 BATCH_EVENTS = 256
 BATCH_BYTES = 256 << 10
 
@@ -68,7 +72,7 @@ class Station:
             log = self._find(hello.run)
             if log is None:
                 raise FrameError("there is no such run", Code.UNKNOWN_RUN)
-            await self._attend(hello, log)
+            await (self._attend if hello.role == "observer" else self._take_part)(hello, log)
         except WebSocketDisconnect:
             pass
         except FrameError as error:
@@ -83,8 +87,6 @@ class Station:
         if not isinstance(hello, Hello):
             raise FrameError("the first frame must be a hello")
         agreed(hello.version)
-        if hello.role == "participant":
-            raise FrameError("this run has no slot for a remote participant", Code.NO_SLOT)
         return hello
 
     async def _attend(self, hello: Hello, log: EventLog) -> None:
@@ -105,12 +107,65 @@ class Station:
                 head=head,
             )
             await self._socket.send_bytes(pack(welcome))
-            await self._both(observer)
+            await self._both(self._read, lambda: self._write(observer))
             await self._bye(Code.ENDED if log.ended else Code.RESTART, linger=LINGER_SECONDS)
         finally:
             self._audience.leave(observer)
 
-    async def _both(self, observer: Observer) -> None:
+    async def _take_part(self, hello: Hello, log: EventLog) -> None:
+        if "control" not in self._socket.state.token.scopes:
+            raise FrameError("this token lacks the scope 'control'", Code.FORBIDDEN)
+        try:
+            peer = Peer(hello)
+        except ArgumentError as error:
+            raise FrameError(str(error), Code.BAD_REQUEST) from error
+        head = -1 if log.head is None else log.head.event.seq
+        slot = _slot(log, hello.slot)
+        welcome = Welcome(
+            version=agreed(hello.version),
+            run_id=log.run_id,
+            incarnation=0 if log.about is None else log.about.incarnation,
+            since=head + 1,
+            head=head,
+        )
+        peer.give(pack(welcome))
+        slot.sit(peer)
+        self._audience.add(peer)
+        try:
+            await self._both(lambda: self._listen(slot, peer), lambda: self._tell(peer))
+            assert peer.ending is not None
+            code, reason = peer.ending
+            await self._bye(code, reason, linger=LINGER_SECONDS)
+        finally:
+            slot.leave(peer)
+            self._audience.leave(peer)
+
+    async def _listen(self, slot: Slot, peer: Peer) -> None:
+        """What a participant says; the third thing out of turn is its last."""
+        strikes = 0
+        while True:
+            frame = unpack_from_client(await self._receive(), INBOUND_LIMITS)
+            if isinstance(frame, Bye):
+                raise WebSocketDisconnect(Code.LEFT.closes)
+            if isinstance(frame, Answer):
+                verdict = slot.answer(peer, frame)
+                if verdict is Verdict.ACCEPTED:
+                    self._socket.state.rate.give_back()
+                strikes += verdict is Verdict.FOREIGN
+            elif isinstance(frame, Fetch):
+                strikes += not slot.fetch(peer, frame)
+            else:
+                raise FrameError("a participant has one hello and no credit")
+            if strikes == STRIKES:
+                raise FrameError(f"{STRIKES} acks or fetches out of turn", Code.FOREIGN)
+
+    async def _tell(self, peer: Peer) -> None:
+        while (message := await peer.take()) is not None:
+            await self._socket.send_bytes(message)
+
+    async def _both(
+        self, read: Callable[[], Awaitable[None]], write: Callable[[], Awaitable[None]]
+    ) -> None:
         """Write and read, until one of them ends.
 
         Raises:
@@ -127,8 +182,8 @@ class Station:
             group.cancel_scope.cancel()
 
         async with create_task_group() as group:
-            group.start_soon(until_done, self._read)
-            await until_done(lambda: self._write(observer))
+            group.start_soon(until_done, read)
+            await until_done(write)
         if ended:
             raise ended[0]
 
@@ -200,6 +255,22 @@ class Station:
                 pass
         with move_on_after(1):
             await self._socket.close(code.closes, code.value)
+
+
+def _slot(log: EventLog, name: str | None) -> Slot:
+    """The run's slot of that name.
+
+    Raises:
+        FrameError: there is none, or not yet.
+    """
+    if log.ended:
+        raise FrameError(f"run {log.run_id} has ended", Code.ENDED)
+    if log.slots is None:
+        raise FrameError(f"run {log.run_id} has not begun", Code.NOT_UNDER_WAY)
+    if name is None or name not in log.slots:
+        names = ", ".join(map(repr, log.slots)) or "none"
+        raise FrameError(f"run {log.run_id} has the slots {names}, not {name!r}", Code.NO_SLOT)
+    return log.slots[name]
 
 
 def _since(hello: Hello, head: int, incarnation: int) -> int:

@@ -17,6 +17,7 @@ RailbusError
 ├── NotRecorded         (LookupError)     a replayed callback asks for what a recording does not hold
 ├── StreamGap           (LookupError)     events are missing in a stream that is replayed
 ├── RecordedFailure     (RuntimeError)    what a recorded run failed with, for `on_exception`
+├── RemoteFailure       (RuntimeError)    what a participant elsewhere has raised in its hook
 ├── FrameError          (ValueError)      bytes from a peer that are no frame, or not one of its turn
 ├── RemoteError         (ConnectionError) a service that refuses, or cannot be reached
 └── BusClosed           (RuntimeError)    a call on a run or bus that has ended
@@ -116,6 +117,10 @@ class StreamGap(RailbusError, LookupError):
 
 class RecordedFailure(RailbusError, RuntimeError):
     """Stands in a replay for the exception that the recorded run failed with."""
+
+
+class RemoteFailure(RailbusError, RuntimeError):
+    """Stands for the exception in a hook of a participant in another process."""
 
 
 class FrameError(RailbusError, ValueError):

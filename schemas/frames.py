@@ -11,11 +11,11 @@ fields of the class here. A field that has a default may be left out.
 | events | service | committed events, in order, as long as there is credit |
 | gap | service | in the place of events that this client will not get (C8) |
 | credit | client | raises how many events it takes in all; without one it takes `hello.credit` |
-| ack | participant | its answer to an event |
-| decision | service, to participants | what the acks of an event amount to |
-| fetch | participant | asks for the parameters, `train_network` |
+| turn | service, to participants | an event that is not committed yet: the run waits for the ack |
+| ack | participant | its answer to its turn |
+| fetch | participant | asks for the parameters, `train_network`, at its turn |
 | chunk | service | a piece of them |
-| bye | either | last; the WebSocket is then closed with the code of the table in `Code` |
+| bye | either | last; the WebSocket is then closed with the code that `Code` says |
 
 **Order.** A client's cursor is the `seq` after the last event or gap it was sent. A client that
 comes back says it in `hello.since`, with the `incarnation` it belongs to. From there on it gets
@@ -24,6 +24,13 @@ another incarnation carries the run on, it begins at 0: `welcome.incarnation` te
 
 **Credit.** `credit.upto` counts events since the welcome, gaps not included, and never goes back.
 Without credit events wait in the service, in a bounded buffer whose oldest make room (gap, "slow").
+
+**Turns.** A participant needs the scope `control`, and a slot that the run's callback list names; it
+gets turns, no events, gaps or credit. It has one turn at a time. The first ack to a turn counts; the
+same again does nothing, another one and a late one are noted and do nothing; the third to what it
+was not asked ends the connection. Who comes back gets a turn that is still open once more, and
+sends the ack again if it has one. A slot has one participant; who shows its `seat` again replaces
+itself. When the slot goes on without it, it gets a `bye` with `detached`.
 
 **End.** After a `bye` with `ended` or `restart` the service waits 2 s for the client to read the
 rest and to say bye, or to close.
@@ -34,20 +41,19 @@ hello and of everything from the service unknown fields are ignored, they come f
 any other frame of a client holds only the fields of the version agreed on.
 
 **Limits.** 64 KiB per message to the service, nested 16 deep, 4096 items (a list, map or ext value
-counts as 4); 200 messages a second on average, 400 at once. To the client at most 2 MiB a message.
+counts as 4); 200 messages a second on average, 400 at once, acks that count not included. To the client at most 2 MiB a message.
 Text messages, unknown frames and fields, and frames out of turn end the connection.
 """
 
-import hashlib
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from .codes import Code as Code
 from .errors import FrameError
-from .events import Decision, Event
+from .events import Event
 from .hooks import Mode
 from .limits import Limits, scan
 
@@ -56,58 +62,12 @@ SUBPROTOCOL = f"railbus.v{VERSION[0]}.msgpack"
 HELLO_LIMITS = Limits(size=4 << 10, items=256)
 INBOUND_LIMITS = Limits(size=64 << 10, items=4096)
 OUTBOUND = 2 << 20  # bytes of a message to a client
-CHUNK = 256 << 10  # bytes of a piece
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=1000)]
-Name = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z")]
+NAME = r"\A[a-z0-9][a-z0-9_-]{0,63}\Z"  # of runs and slots
+Name = Annotated[str, Meta(pattern=NAME)]
 Key = Annotated[str, Meta(max_length=128)]
-
-
-class Code(StrEnum):
-    """Why a request is refused or a connection ends; `closes` is the WebSocket's close code."""
-
-    ENDED = "ended"  # the run is over and everything was sent
-    LEFT = "left"  # the client has had enough
-    BAD_FRAME = "bad_frame"  # not a frame, or not in its turn
-    TOO_LARGE = "too_large"
-    VERSION = "version"
-    SLOW_HELLO = "slow_hello"
-    RATE = "rate"
-    BUSY = "busy"  # too many connections
-    UNKNOWN_RUN = "unknown_run"
-    NOT_A_PARTICIPANT = "not_a_participant"
-    NO_SLOT = "no_slot"  # the run names no slot for this participant
-    UNAUTHORIZED = "unauthorized"  # no token, an unknown one, or one that is no longer valid
-    LOCKED_OUT = "locked_out"  # too many wrong tokens from this address
-    FORBIDDEN = "forbidden"  # the token lacks the scope
-    HOST = "host"
-    ORIGIN = "origin"
-    BAD_REQUEST = "bad_request"
-    NOT_FOUND = "not_found"
-    METHOD = "method"
-    NOT_UNDER_WAY = "not_under_way"  # the run has not begun, or has ended
-    READ_ONLY = "read_only"
-    NOT_TRACED = "not_traced"
-    BAD_VALUE = "bad_value"
-    RESTART = "restart"  # the service goes away; come back
-    INTERNAL = "internal"
-    UNREACHABLE = "unreachable"  # said by the client alone
-
-    @property
-    def closes(self) -> int:
-        """The WebSocket's close code: 1008 unless there is one that says more."""
-        return _CLOSES.get(self, 1008)
-
-
-_CLOSES = {
-    Code.ENDED: 1000,
-    Code.LEFT: 1000,
-    Code.TOO_LARGE: 1009,
-    Code.INTERNAL: 1011,
-    Code.RESTART: 1012,
-    Code.BUSY: 1013,
-}
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="t"):
@@ -117,11 +77,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="t
         run: None is the run that began last.
         role: a participant names its slot in `slot`.
         name: what it calls itself, in the service's log lines only.
-        hooks: None is all of them.
-        every: of the step events only every n-th of its hook.
+        hooks: None is all of them. A participant acks others without being asked.
+        every: of the step events only every n-th of its hook; for observers, as all that follows.
         since: "begin" is 0, "live" the next event, or a cursor.
         incarnation: that the cursor belongs to.
         credit: how many events it takes at first.
+        seat: of a participant, a secret of its own by which it takes its slot back.
     """
 
     version: tuple[Count, Count]
@@ -134,6 +95,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", tag_field="t
     since: Literal["begin", "live"] | Count = "live"
     incarnation: Count | None = None
     credit: Count = 1024
+    seat: Key = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome", tag_field="t"):
@@ -173,23 +135,45 @@ class Credit(
     upto: Count
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="turn", tag_field="t"):
+    """A participant's turn at an event.
+
+    Attributes:
+        event: its snapshot holds what the participants before have changed at it (C2).
+        traced: keys of `cb_params` whose numbers the compiled step reads; an ack may patch them.
+        stopping: of which modes a stop was asked so far.
+        error: of `on_exception`, what the run has failed with.
+        seconds: the slot's deadline, from here on.
+    """
+
+    event: Event
+    traced: tuple[str, ...] = ()
+    stopping: tuple[Mode, ...] = ()
+    error: str | None = None
+    seconds: float
+
+
 class Answer(
     msgspec.Struct, frozen=True, kw_only=True, tag="ack", tag_field="t", forbid_unknown_fields=True
 ):
-    """A participant's ack to event `seq`: ok, or with a stop's reason, a patch, or an error."""
+    """A participant's ack to event `seq`: ok, or with a stop's reason, a patch, or an error.
+
+    Attributes:
+        run_id, incarnation: where given, those of the event.
+        scope, interrupts: of the stop, as in `StopRequest`.
+        patch: new packed values by key; None removes a key.
+        error: what its hook has raised, as text; its patch is then dropped.
+    """
 
     seq: Count
     hook: Key
+    run_id: Name | None = None
+    incarnation: Count | None = None
     stop: Text | None = None
     scope: Mode = "train"
+    interrupts: bool = False
     patch: dict[Key, bytes | None] | None = None
     error: Text | None = None
-
-
-class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decision", tag_field="t"):
-    """What the acks of an event amount to."""
-
-    decision: Decision
 
 
 class Fetch(
@@ -200,7 +184,7 @@ class Fetch(
     tag_field="t",
     forbid_unknown_fields=True,
 ):
-    """Asks for the parameters at the event that is being answered; `number` names the answer."""
+    """Asks for the parameters at the event whose turn is open; `number` names the answer."""
 
     number: Count
     what: Literal["train_network"] = "train_network"
@@ -213,6 +197,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk", tag_field="t
         at: its place; pieces come in order.
         size: bytes of the whole.
         digest: SHA-256 of the whole, hexadecimal; the same with every piece.
+        error: why there is nothing to fetch; this is then the only piece, and empty.
     """
 
     number: int
@@ -220,6 +205,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk", tag_field="t
     size: int
     digest: str
     data: bytes
+    error: Text | None = None
 
 
 class Bye(
@@ -232,7 +218,7 @@ class Bye(
 
 
 FromClient: TypeAlias = Hello | Credit | Answer | Fetch | Bye
-FromService: TypeAlias = Welcome | Events | Missed | Decided | Chunk | Bye
+FromService: TypeAlias = Welcome | Events | Missed | Asked | Chunk | Bye
 Frame: TypeAlias = FromClient | FromService
 F = TypeVar("F")
 
@@ -291,29 +277,6 @@ def agreed(theirs: tuple[int, int]) -> tuple[int, int]:
             Code.VERSION,
         )
     return min(VERSION, theirs)
-
-
-def chunks(number: int, data: bytes) -> list[Chunk]:
-    """`data` in pieces, the answer to fetch `number`; one empty piece where there is none."""
-    digest = hashlib.sha256(data).hexdigest()
-    places = range(0, max(len(data), 1), CHUNK)
-    return [
-        Chunk(number=number, at=at, size=len(data), digest=digest, data=data[at : at + CHUNK])
-        for at in places
-    ]
-
-
-def assembled(pieces: Sequence[Chunk]) -> bytes:
-    """What `chunks` was given.
-
-    Raises:
-        FrameError: a piece is missing, out of its place or damaged.
-    """
-    data = b"".join(piece.data for piece in pieces)
-    digest = hashlib.sha256(data).hexdigest()
-    if not pieces or any(piece.digest != digest for piece in pieces):
-        raise FrameError(f"{len(pieces)} pieces of {len(data)} bytes do not have their digest")
-    return data
 
 
 def _decoded(decoder: "msgspec.msgpack.Decoder[F]", data: bytes) -> F:

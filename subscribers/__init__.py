@@ -27,6 +27,7 @@ from .progress_bar import ProgressBar as ProgressBar
 from .prometheus import Prometheus as Prometheus
 from .recorder import Recorder as Recorder
 from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+from .remote import Remote as Remote
 from .replay import replay as replay
 from .replayed import Patched as Patched, Replayed as Replayed
 from .roster import Roster as Roster

@@ -5,9 +5,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
+import msgspec
 import numpy as np
 
-from railbus.schemas.errors import ArgumentError, BusClosed, ObserverError
+from railbus.schemas.errors import ArgumentError, BusClosed, NotTraced, ObserverError
 from railbus.schemas.events import Event, StopRequest
 from railbus.schemas.hooks import Hook, Mode
 from railbus.schemas.params import CallbackParams, Ledger, Snapshot
@@ -82,6 +83,28 @@ class RunContext:
             self._stop = StopRequest(
                 by=self._by, at=event.seq, reason=reason, scope=wanted, interrupts=interrupts
             )
+
+    def seen(self) -> Event:
+        """The event as it is seen here: its snapshot with the changes of those before (C2).
+
+        Raises:
+            BusClosed: outside a hook.
+        """
+        if self._ledger is None:
+            return self.event
+        return msgspec.structs.replace(self.event, snapshot=self._ledger.snapshot())
+
+    def writable(self, name: str) -> bool:
+        """Whether the hyperparameter `name` may be assigned; one that follows a schedule may not."""
+        if self._ledger is None or name not in self._ledger.traced:
+            return False
+        try:
+            self._ledger.traced[name](self._ledger.params[name])
+        except NotTraced:
+            return False
+        except ArgumentError:  # of the value that it has
+            pass
+        return True
 
     def get_stop_requested(self, scope: Mode | None = None) -> bool:
         """Whether a stop of the current mode, or of `scope`, was asked so far, by anyone listed."""

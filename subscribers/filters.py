@@ -180,10 +180,15 @@ def when(
 
 def kind_of(callback: Callback) -> str:
     """The name of its kind, whatever filters are around it."""
-    inner = (
-        object.__getattribute__(callback, "_inner") if isinstance(callback, Filter) else callback
-    )
-    return type(inner).__name__
+    return type(inner_of(callback)).__name__
+
+
+def inner_of(callback: Callback) -> Callback:
+    """The callback inside of all filters."""
+    if not isinstance(callback, Filter):
+        return callback
+    inner: Callback = object.__getattribute__(callback, "_inner")
+    return inner
 
 
 def _hooks(unit: str, *others: str) -> frozenset[Hook]:

@@ -20,6 +20,7 @@ from .filters import kind_of
 from .follower import Follower, FollowerWatcher
 from .lane import Lane, LoopWorker
 from .participant import CallbackParticipant, Tally
+from .remote import RemoteParticipant, RemoteWorker, remote_of
 from .signals import SignalHandlers
 from .views import Keeper
 from .watcher import Watcher
@@ -49,16 +50,17 @@ class Roster:
         self.participants: list[CallbackParticipant] = []
         self.watchers: list[Watcher] = []
         self._members: list[CallbackParticipant | Watcher] = []
-        self._lane = Lane([callback.deadline for callback in callbacks if not callback.observes])
-        self._loop = LoopWorker()
+        here = [one for one in callbacks if not one.observes and remote_of(one) is None]
+        self._lane = Lane([callback.deadline for callback in here])
+        self._loop, self._remote = LoopWorker(), RemoteWorker()
         self._exits = ExitStack()
         self._signals = SignalHandlers()
         self._save: Save | None = None
 
     @property
-    def workers(self) -> tuple[Worker, Worker]:
+    def workers(self) -> tuple[Worker, ...]:
         """Who has to serve while the run is on."""
-        return self._lane, self._loop
+        return self._lane, self._loop, self._remote
 
     @property
     def seated(self) -> list[Callback]:
@@ -118,7 +120,12 @@ class Roster:
                 logger.warning("the checkpoint holds no state of %s; it begins anew", one.role.name)
 
     def watch(self, log: EventLog, request_stop: Callable[[str, str], None]) -> None:
-        """Let the observers follow the run; `request_stop(by, reason)` is their policy's."""
+        """Let the observers follow the run; `request_stop(by, reason)` is their policy's.
+
+        From here on, participants of other processes find their slots.
+        """
+        slots = [one.slot for one in self.participants if isinstance(one, RemoteParticipant)]
+        log.slots = {slot.name: slot for slot in slots}
         for watcher in self.watchers:
             watcher.start(log, request_stop)
 
@@ -160,13 +167,12 @@ class Roster:
         names: Counter[str] = Counter()
         with ExitStack() as stack:
             for callback in self.callbacks:
-                seated = _replacement(callback, callback.__enter__())
-                kind = kind_of(seated)
-                names[kind] += 1
-                name = kind if names[kind] == 1 else f"{kind}#{names[kind]}"
+                seated = replacement(callback, callback.__enter__())
+                name = self._name(seated, names)
                 member = self._seat(name, seated, ledger, stop_requested)
                 stack.push(_Exit(callback, member))
-                if member.role.deadline is not None and self._lane.shortest is None:
+                late = member.role.deadline is not None and self._lane.shortest is None
+                if late and not isinstance(member, RemoteParticipant):
                     raise ArgumentError(
                         f"{name} has a deadline and takes the place of a "
                         f"{type(callback).__name__} without; give that one the deadline"
@@ -179,6 +185,21 @@ class Roster:
                 )
                 self.participants.insert(0, keeper)
             self._exits = stack.pop_all()
+
+    def _name(self, seated: Callback, names: Counter[str]) -> str:
+        """What it is called in this run; `names` counts those before."""
+        remote = remote_of(seated)
+        name = kind_of(seated) if remote is None else remote.slot
+        names[name] += 1
+        if remote is None:
+            return name if names[name] == 1 else f"{name}#{names[name]}"
+        if names[name] > 1:
+            raise ArgumentError(f"slot {name!r} stands in the list twice; name them apart")
+        if self._replays:
+            raise ArgumentError(
+                f"Remote({name!r}) has no peer in a replay; list the callback itself"
+            )
+        return name
 
     def _seat(
         self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
@@ -198,6 +219,8 @@ class Roster:
         self, name: str, seated: Callback, ledger: Ledger, stop_requested: Callable[[Mode], bool]
     ) -> CallbackParticipant:
         context = RunContext(ledger, stop_requested, name, self._save)
+        if remote_of(seated) is not None:
+            return RemoteParticipant(name, seated, context, ledger, self._remote, self._loop)
         return CallbackParticipant(name, seated, context, ledger, self._lane, self._loop)
 
 
@@ -222,7 +245,8 @@ class _Exit:
         return self._callback.__exit__(kind, error, traceback)
 
 
-def _replacement(callback: Callback, entered: object) -> Callback:
+def replacement(callback: Callback, entered: object) -> Callback:
+    """Who takes the place of `callback`, whose `__enter__` gave `entered`."""
     if isinstance(entered, Callback):
         return entered
     if entered is not None:

@@ -104,7 +104,6 @@ def test_hooks_every_and_since_choose_events():
     [
         ({"token": Token.new().value}, Code.FORBIDDEN),
         ({"run": "none"}, Code.UNKNOWN_RUN),
-        ({"role": "participant"}, Code.NO_SLOT),
         ({"hooks": ["on_step"]}, Code.BAD_REQUEST),
         ({"since": 10**6}, Code.BAD_REQUEST),
     ],

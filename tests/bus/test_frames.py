@@ -7,18 +7,17 @@ import tracemalloc
 import msgpack
 import pytest
 
-from railbus.schemas import Decision, Event, Hook, StopRequest
+from railbus.schemas import Event, Hook
 from railbus.schemas.errors import FrameError
 from railbus.schemas.frames import (
-    CHUNK,
     HELLO_LIMITS,
     INBOUND_LIMITS,
     Answer,
+    Asked,
     Bye,
     Chunk,
     Code,
     Credit,
-    Decided,
     Events,
     Fetch,
     FromClient,
@@ -27,15 +26,13 @@ from railbus.schemas.frames import (
     Missed,
     Welcome,
     agreed,
-    assembled,
-    chunks,
     pack,
     pack_events,
     unpack_from_client,
     unpack_from_service,
 )
+from railbus.schemas.pieces import CHUNK, assembled, chunks
 
-STOP = StopRequest(by="ops", at=3, reason="enough", scope="train")
 EVENT = Event(
     run_id="run",
     incarnation=2,
@@ -57,7 +54,7 @@ FROM_SERVICE: list[FromService] = [
     Welcome(version=(1, 0), run_id="run", incarnation=0, since=0, head=-1),
     Events(events=(EVENT, EVENT)),
     Missed(first=1, last=3, reason="slow"),
-    Decided(decision=Decision(run_id="run", seq=3, hook=Hook.TRAIN_END, stops=(STOP,))),
+    Asked(event=EVENT, traced=("learning_rate",), stopping=("eval",), seconds=30.0),
     Chunk(number=1, at=0, size=2, digest="00", data=b"ab"),
     Bye(code=Code.ENDED, reason="it is over"),
 ]

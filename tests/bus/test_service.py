@@ -150,7 +150,7 @@ def test_a_watcher_cannot_steer_by_http_or_frames():
                 assert ends_with(ws) == (Code.NOT_A_PARTICIPANT, 1008)
         with here.socket(WATCHES) as ws:
             say(ws, Hello(version=(1, 0), role="participant", slot="tuner"))
-            assert ends_with(ws) == (Code.NO_SLOT, 1008)
+            assert ends_with(ws) == (Code.FORBIDDEN, 1008)
 
     assert not (here.control.stops or here.control.patches)
 
