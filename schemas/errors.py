@@ -26,7 +26,8 @@ RailbusError
 
 def told(error: BaseException) -> str:
     """An exception as text that every snapshot can carry, whatever bytes a path in it has."""
-    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    kind = "" if isinstance(error, RemoteFailure) else f"{type(error).__name__}: "
+    return f"{kind}{error}".encode(errors="backslashreplace").decode()
 
 
 class RailbusError(Exception):
