@@ -39,18 +39,26 @@ def sets(key: str, value: Any) -> Any:
     return lambda run_context: setattr(run_context.original_args(), key, value)
 
 
+def joins(run_context: Any) -> None:
+    run_context.request_stop(f"stop asked before: {run_context.get_stop_requested()}")
+
+
 def stops(reason: str, scope: Any = None) -> Any:
     return lambda run_context: run_context.request_stop(reason, scope)
 
 
 STEP, BEGIN, EPOCH = "on_train_step_end", "on_train_begin", "on_train_epoch_end"
-BEFORE = {(STEP, 2): sets("k_before", 1), (EPOCH, 1): sets("k_list", [1, {"a": 2.5}])}
+BEFORE = {
+    (STEP, 2): sets("k_before", 1),
+    (STEP, 5): stops("first"),
+    (EPOCH, 1): sets("k_list", [1, {"a": 2.5}]),
+}
 ITS = {
     (BEGIN, 1): sets("k_mine", b"x"),
     (STEP, 2): sets("k_mine", [1, 2]),
     (EPOCH, 1): lambda run_context: run_context.original_args().pop("k_list"),
     ("on_eval_step_end", 1): stops("cut it short", "eval"),
-    (STEP, 5): stops("enough"),
+    (STEP, 5): joins,
 }
 AFTER = {(STEP, 2): sets("k_after", 3), (STEP, 5): stops("me too")}
 FIT = Plan(mode="train", epochs=3, batch_num=3, valid_batch_num=2, valid_frequency=1)
@@ -98,11 +106,12 @@ def test_hooks_every_and_filters_choose_the_turns():
 
 
 @pytest.mark.parametrize("on_lost", ["detach", "stop", "raise"])
-def test_who_never_comes_is_waited_for_until_the_deadline(on_lost):
+def test_who_never_comes_is_waited_for_until_the_deadline(on_lost, caplog):
     with place() as there:
         played = play([Remote("tuner", deadline=0.05, on_lost=on_lost)], PLAN, there.bus)
 
     decisions = [entry.decision for entry in played.log]
+    assert "still in a hook" not in caplog.text
     if on_lost == "raise":
         assert isinstance(played.error, DeadlineExceeded)
         assert played.hooks == ["on_exception"]
