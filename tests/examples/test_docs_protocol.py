@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from railbus.schemas import frames
 from railbus.schemas.codes import Code
@@ -23,7 +24,7 @@ class Client:
     def __init__(self, url: str, token: str, **hello: Any) -> None:
         self._socket = connect(
             f"{url}/subscribe",
-            subprotocols=["railbus.v1.msgpack"],  # type: ignore[list-item]  # a NewType of str
+            subprotocols=[Subprotocol("railbus.v1.msgpack")],
             additional_headers={"Authorization": f"Bearer {token}"},
             compression=None,
             proxy=None,
