@@ -156,9 +156,9 @@ class Slot:
             pieces = [Chunk(number=asked.number, at=0, size=0, digest="", data=b"", error=reason)]
         with self._change:
             peer = self._peer
-        for piece in pieces if peer is not None else ():
-            assert peer is not None
-            peer.give(pack(piece))
+        if peer is not None:
+            for piece in pieces:
+                peer.give(pack(piece))
 
     def _end(self, turn: Asked) -> None:
         self._turn = None

@@ -86,7 +86,7 @@ class Host:
         self._show(asked)
         patch: Patch | None = None
         stop: StopRequest | None = None
-        if self._passes(asked.event):
+        if _passes(self.callback, asked.event.hook, self._ledger.params):
             self._ledger.open()
             self._context._event = asked.event
             try:
@@ -111,9 +111,6 @@ class Host:
         ledger.publish(snapshot, ledger.params.keys() - snapshot.keys())
         ledger.commit()
         self._stopping = asked.stopping
-
-    def _passes(self, event: Event) -> bool:
-        return _passes(self.callback, event.hook, self._ledger.params)
 
     def _call(self, asked: Asked) -> None:
         method = getattr(self.callback, asked.event.hook.value)

@@ -11,7 +11,8 @@ import anyio
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from railbus.bus import Verdict
+from railbus.bus import EventBus, Verdict
+from railbus.bus.serving import serving
 from railbus.schemas import Hook, Ledger, Plan
 from railbus.schemas.codes import Code
 from railbus.schemas.errors import (
@@ -181,6 +182,30 @@ def test_a_peer_may_come_back_within_the_deadline_and_no_event_is_handled_twice(
 
     assert error is None
     assert handled == [entry.event.seq for entry in played.log]
+    assert not any(entry.decision.detached for entry in played.log)
+
+
+def test_a_guest_comes_back_to_a_service_that_was_restarted_while_it_was_in_a_hook():
+    bus, inside, go, handled = EventBus(), threading.Event(), threading.Event(), list[int]()
+
+    def act(run_context: Any) -> None:
+        handled.append(run_context.original_args().cur_step_num)
+        if len(handled) == 2:
+            inside.set()
+            go.wait(20)
+
+    with serving(bus, tokens=[TOKEN]) as served:
+        there = Place(bus, served.url)
+        there.begin([Remote("tuner", deadline=20)])
+        visit = there.visit(LambdaCallback(on_train_step_end=act))
+        assert inside.wait(20)
+    with serving(bus, f"127.0.0.1:{there.port}", [TOKEN]):
+        go.set()
+        played = there.end()
+        error = visit.join()
+
+    assert error is None
+    assert handled == [1, 2, 3, 4, 5, 6]
     assert not any(entry.decision.detached for entry in played.log)
 
 
