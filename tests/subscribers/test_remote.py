@@ -243,6 +243,20 @@ def test_of_many_acks_the_first_counts_and_others_have_no_effect():
     assert [verdict for verdict, _ in refused] == [Verdict.CONFLICT] * 20
 
 
+def test_acks_that_count_are_not_limited_in_their_rate():
+    steps = Hello(version=(1, 0), role="participant", slot="tuner", hooks=["on_train_step_end"])
+    with place() as there:
+        there.begin([Remote("tuner", deadline=20)], Plan(mode="train", epochs=1, batch_num=2000))
+        there.until_begun()
+        with there.socket(steps) as ws:
+            hear(ws)
+            code = answer_on(ws, hear(ws))
+        played = there.end()
+
+    assert code == Code.ENDED
+    assert played.params["cur_step_num"] == 2000
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
