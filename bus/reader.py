@@ -248,6 +248,21 @@ class Segment:
         return np.array(rows, np.int64).reshape(-1, len(COLUMNS))
 
 
+def closed(path: Path) -> bool:
+    """Whether a file was closed by its writer.
+
+    Raises:
+        RecordingError: it was, and something in it is not as it was then.
+    """
+    try:
+        with Segment(path) as segment:
+            if segment.footer is not None:
+                segment.check()
+            return segment.footer is not None
+    except NotBegun:
+        return False
+
+
 def _hook(topic: str) -> Hook:
     try:
         return Hook(topic)

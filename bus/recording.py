@@ -17,8 +17,8 @@ from railbus.schemas.lifecycle import verify
 from .about import About
 from .folder import NAME, held, segments_of
 from .observer import hooks_named
-from .place import Place, place_of
-from .reader import Item, NotBegun, Segment
+from .place import LATEST, Place, place_of
+from .reader import Item, NotBegun, Segment, closed
 from .segment import LogLine
 
 PAUSE = 0.05  # seconds between two looks at a file that is being written
@@ -114,23 +114,40 @@ class Recording:
         return (one for one in entries if isinstance(one, Gap) or one.event.hook in wanted)
 
     def follow(
-        self, hooks: Collection[Hook | str] | None = None, patience: float | None = None
+        self,
+        hooks: Collection[Hook | str] | None = None,
+        patience: float | None = None,
+        *,
+        seq: int = 0,
     ) -> Iterator[Entry]:
-        """All its entries, those that are still to be written too, up to the run's end.
+        """Its entries, those that are still to be written too, up to the run's end.
 
         Args:
             patience: seconds without news after which it ends; None waits as long as there may be
                 a writer.
+            seq: from this event on.
 
         Raises:
             RecordingError: at damage; without `patience` also where the writer was killed.
         """
-        wanted = hooks_named(hooks)
-        return (
-            one
-            for one in self._followed(patience)
-            if isinstance(one, Gap) or one.event.hook in wanted
-        )
+        wanted, place = hooks_named(hooks), place_of(seq=seq)
+        assert place is not None
+        entries = dropwhile(lambda one: not place.reached(one), self._followed(patience, place))
+        return (one for one in entries if isinstance(one, Gap) or one.event.hook in wanted)
+
+    @property
+    def last(self) -> Committed | None:
+        """Its newest event, found without reading what comes before; None before the first.
+
+        Raises:
+            RecordingError: at damage near it.
+        """
+        files = self.files
+        at, offset, expected = self._start(Place("seq", LATEST), files)
+        newest = None
+        for entry in _joined(self._contents(files[at:], offset, expected)):
+            newest = entry if isinstance(entry, Committed) else newest
+        return newest
 
     def log(self) -> Iterator[LogLine]:
         """The lines of Railbus' own log."""
@@ -177,6 +194,12 @@ class Recording:
     def _from(self, place: Place) -> Iterator[Entry]:
         """From the first entry that has reached `place` on."""
         files = self.files
+        at, offset, expected = self._start(place, files)
+        entries = _joined(self._contents(files[at:], offset, expected))
+        return dropwhile(lambda entry: not place.reached(entry), entries)
+
+    def _start(self, place: Place, files: Sequence[Path]) -> tuple[int, int | None, int | None]:
+        """A file, a byte in it and the `seq` there that are certainly not past `place`."""
         at, offset, expected = 0, None, self._begins
         for number, path in enumerate(files):
             try:
@@ -188,8 +211,7 @@ class Recording:
                 break
             if row is not None and len(row):
                 at, offset, expected = number, int(row[0, 0]), int(row[0, 1])
-        entries = _joined(self._contents(files[at:], offset, expected))
-        return dropwhile(lambda entry: not place.reached(entry), entries)
+        return at, offset, expected
 
     @property
     def _begins(self) -> int | None:
@@ -214,8 +236,8 @@ class Recording:
                     expected = after(item, expected)
             since = None
 
-    def _followed(self, patience: float | None) -> Iterator[Entry]:
-        expected, since, done = self._begins, None, 0
+    def _followed(self, patience: float | None, place: Place) -> Iterator[Entry]:
+        done, since, expected = self._start(place, self.files)
         never, waited = threading.Event(), 0.0
         gone = False  # nobody held the file at the look before
         while patience is None or waited < patience:
@@ -280,18 +302,3 @@ def contiguous(segment: Segment, since: int | None, expected: int | None) -> Ite
 def _joined(items: Iterable[Item]) -> Iterator[Entry]:
     """Without the log's lines."""
     return (item for item in items if not isinstance(item, LogLine))
-
-
-def closed(path: Path) -> bool:
-    """Whether a file was closed by its writer.
-
-    Raises:
-        RecordingError: it was, and something in it is not as it was then.
-    """
-    try:
-        with Segment(path) as segment:
-            if segment.footer is not None:
-                segment.check()
-            return segment.footer is not None
-    except NotBegun:
-        return False

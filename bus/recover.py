@@ -14,8 +14,8 @@ from railbus.schemas.errors import RecordingError
 from railbus.schemas.events import Committed
 
 from .folder import segments_of
-from .reader import Segment
-from .recording import after, closed, contiguous
+from .reader import Segment, closed
+from .recording import after, contiguous
 from .segment import SegmentWriter
 
 

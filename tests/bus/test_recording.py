@@ -265,6 +265,27 @@ def test_following_goes_on_where_the_file_was_closed_behind_its_back(tmp_path):
     assert list(following) == items[2:]
 
 
+def test_following_a_run_that_is_quiet_for_long_does_not_begin_anew(tmp_path):
+    recording = Recording(write(tmp_path, sample()[:6], sealed=False))
+
+    assert list(recording.follow(patience=0.3)) == entries(sample()[:6])
+
+
+def test_following_begins_at_any_event(tmp_path):
+    recording = Recording(write(tmp_path, sample(), rotate=(2, 4, 8)))
+
+    for seq in range(16):
+        found = list(recording.follow(patience=0.05, seq=seq))
+        assert found == list(recording.entries(seq=seq))
+
+
+def test_the_newest_event_is_found_in_whatever_is_written(tmp_path):
+    for count, rotate in ((5, ()), (6, (2, 4)), (len(sample()), (4, 8))):
+        folder = tmp_path / str(count)
+        recording = Recording(write(folder, sample()[:count], sealed=False, rotate=rotate))
+        assert recording.last == [one for one in recording if isinstance(one, Committed)][-1]
+
+
 def test_following_ends_when_patience_does(tmp_path):
     recording = Recording(write(tmp_path, sample()[:4], sealed=False))
 
