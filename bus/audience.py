@@ -44,10 +44,7 @@ class Audience:
         Raises:
             ArgumentError: for an unknown hook, or a `since` that the run has not come to.
         """
-        head = log.head
-        following = 0 if head is None else head.event.seq + 1
-        if since > following:
-            raise ArgumentError(f"since may be {following} at most, the next event, got {since}")
+        check_since(log, since)
         sizes = {"buffer": BUFFER_EVENTS, "buffer_bytes": BUFFER_BYTES}
         observer = self.bus.observe(hooks, every, since, run_id=log.run_id, **sizes)
         self.add(observer)
@@ -92,3 +89,13 @@ class Audience:
             one.close()
         with self._change:
             return self._change.wait_for(lambda: not self._watching, seconds)
+
+
+def check_since(log: EventLog, since: int) -> None:
+    """Refuse a `since` that the run has not come to.
+
+    Raises:
+        ArgumentError: it is one.
+    """
+    if since > log.following:
+        raise ArgumentError(f"since may be {log.following} at most, the next event, got {since}")

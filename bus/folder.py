@@ -42,8 +42,8 @@ def segments_of(path: Path) -> dict[int, list[Path]]:
     return {number: [one for _, one in sorted(files[number])] for number in sorted(files)}
 
 
-def held(path: Path) -> bool:
-    """Whether a writer is at work on a file: it holds a lock on it as long as it lives."""
+def being_written(path: Path) -> bool:
+    """Whether a writer is at work on that file: it holds a lock on it as long as it lives."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 from weakref import ref
 
@@ -12,6 +13,8 @@ from railbus.schemas.hooks import Hook
 
 from .about import About
 from .control import Control
+from .observer import Observer
+from .past import Feed
 from .slot import Slot
 from .window import RING_BYTES, RING_EVENTS, Window
 
@@ -42,6 +45,7 @@ class EventLog:
         about: the run as it was set up; None before it begins.
         control: what reaches the run from outside; None before it begins and once it has ended.
         slots: where participants of other processes sit, by name; None before it begins.
+        recording: the directory where all of it is written down; None where nobody does.
     """
 
     def __init__(self, run_id: str, events: int = RING_EVENTS, size: int = RING_BYTES) -> None:
@@ -49,6 +53,7 @@ class EventLog:
         self.about: About | None = None
         self.control: Control | None = None
         self.slots: Mapping[str, Slot] | None = None
+        self.recording: Path | None = None
         self.ended = False
         self._ring = Window(events, size)
         self._ordinals: Counter[Hook] = Counter()
@@ -76,7 +81,26 @@ class EventLog:
             raise interrupt
 
     def attach(self, observer: Listener, since: int | None) -> None:
-        """Feed `observer` from event `since` on, out of the ring as far as it holds them."""
+        """Feed `observer` from event `since` on, out of the ring or, before that, the recording.
+
+        Only an observer of this one run is fed from its recording.
+        """
+        path, about = self.recording, self.about
+        single = isinstance(observer, Observer) and observer.run_id == self.run_id
+        if path is None or about is None or since is None or not single or self.holds(since):
+            self.join(observer, since)
+            return
+        assert isinstance(observer, Observer)
+        Feed(self, path, about.incarnation, observer, since).start()
+
+    def holds(self, since: int) -> bool:
+        """Whether the ring has every event from `since` on."""
+        with self._lock:
+            entries = self._ring.entries
+            return not entries or entries[0].event.seq <= since
+
+    def join(self, observer: Listener, since: int | None) -> None:
+        """Feed `observer` out of the ring only; what that does not hold is a gap."""
         with self._lock:
             if since is not None:
                 self._backfill(observer, since)
@@ -107,6 +131,12 @@ class EventLog:
         """What the ring holds, oldest first."""
         with self._lock:
             return list(self._ring.entries)
+
+    @property
+    def following(self) -> int:
+        """The seq of the event that comes next."""
+        head = self.head
+        return 0 if head is None else head.event.seq + 1
 
     def _backfill(self, observer: Listener, since: int) -> None:
         entries = self._ring.entries

@@ -49,6 +49,7 @@ class Observer:
         rules: it gets what all of them let pass.
 
     Attributes:
+        every: of the step events it takes only every n-th of its hook.
         closed: it takes no more events.
         lost: how many events its buffer had no room for.
         last: `seq` of the newest event that it was offered; -1 before the first.
@@ -69,7 +70,7 @@ class Observer:
             raise ArgumentError(f"every must be an int of at least 1, got {every!r}")
         self.run_id = run_id
         self._hooks, self.rules = hooks_named(hooks), rules
-        self._every = every
+        self.every = every
         self._window = Window(buffer if lag is None else lag, buffer_bytes)
         self._waits = lag is not None
         self._taken: deque[Event] = deque()  # out of the window, and older than any gap
@@ -89,7 +90,7 @@ class Observer:
         """Whether it takes the `ordinal`-th event of `hook`; `every` thins out step hooks only."""
         if hook not in self._hooks or not passes(self.rules, hook, step, epoch):
             return False
-        return self._every == 1 or ordinal % self._every == 0 or not hook.is_step
+        return self.every == 1 or ordinal % self.every == 0 or not hook.is_step
 
     def offer(self, entry: Committed) -> None:
         """A wanted event was committed; called by the log, from any thread.
@@ -113,10 +114,25 @@ class Observer:
         if wake is not None:
             wake()
 
-    def miss(self, run_id: str, first: int, last: int) -> None:
-        """Events from before it attached are no longer in the ring."""
+    def miss(self, run_id: str, first: int, last: int, reason: str = "retention") -> None:
+        """Events from before it attached are no longer there."""
         with self._lock:
-            self._lose(run_id, first, last, "retention")
+            self._lose(run_id, first, last, reason)
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def admits(self, entry: Committed | None, seconds: float) -> bool:
+        """Whether it has room for `entry`, or for None has taken out everything, by then."""
+        with self._lock:
+            return self._room.wait_for(
+                lambda: (
+                    self.closed
+                    or not self._window.entries
+                    or (entry is not None and self._window.fits(entry))
+                ),
+                seconds,
+            )
 
     def close(self) -> None:
         """Take no more events; what is buffered can still be read."""
@@ -152,6 +168,7 @@ class Observer:
                 return event
             if self._window.entries:
                 self._taken.extend(entry.event for entry in self._window.clear())
+                self._room.notify_all()
                 return self._taken.popleft()
             if self.closed:
                 raise StopIteration

@@ -76,7 +76,7 @@ def run_json(log: EventLog) -> dict[str, Any]:
     head, about = log.head, log.about
     shown: dict[str, Any] = {
         "run_id": log.run_id,
-        "state": "ended" if log.ended else "begins" if head is None else "runs",
+        "state": _state(log),
         "head": -1 if head is None else head.event.seq,
         "step": 0 if head is None else head.step,
         "epoch": 0 if head is None else head.epoch,
@@ -94,3 +94,12 @@ def run_json(log: EventLog) -> dict[str, Any]:
         params = head.event.cb_params
         shown |= {key: params[key] for key in ("status", "stop_reason", "stop_by") if key in params}
     return shown
+
+
+def _state(log: EventLog) -> str:
+    """A run that has ended without its terminal event was broken off."""
+    if not log.ended:
+        return "begins" if log.head is None else "runs"
+    head, about = log.head, log.about
+    whole = about is None or head is None or about.plan.ends_with(head.event.hook)
+    return "ended" if whole else "broken off"

@@ -15,7 +15,7 @@ from railbus.schemas.hooks import Hook
 from railbus.schemas.lifecycle import verify
 
 from .about import About
-from .folder import NAME, held, segments_of
+from .folder import NAME, being_written, segments_of
 from .observer import hooks_named
 from .place import LATEST, Place, place_of
 from .reader import Item, NotBegun, Segment, closed
@@ -258,7 +258,7 @@ class Recording:
                     f"the run was broken off: its writer is gone and did not close '{files[done]}'"
                 )
             quiet = patience is None and waited >= QUIET
-            gone = quiet and since is not None and not held(files[done])
+            gone = quiet and since is not None and not being_written(files[done])
             never.wait(PAUSE)
             waited += PAUSE
 

@@ -4,7 +4,7 @@
 | --- | --- |
 | `GET /runs` | the runs of the bus, oldest first |
 | `GET /runs/{id}` | one of them |
-| `GET /runs/{id}/events?since=&hook=&every=&limit=` | committed events out of the ring, as JSON |
+| `GET /runs/{id}/events?since=&hook=&every=&limit=` | committed events of the ring or recording |
 | `GET /runs/{id}/stream?since=&hook=&every=` | the same as server-sent events, as they are committed |
 | `POST /runs/{id}/stop` | `{"reason": "..."}`: ask it to stop |
 | `POST /runs/{id}/params` | `{"name": "learning_rate", "value": 1e-4}`: set a traced value |
@@ -21,8 +21,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from anyio import move_on_after
-from anyio.lowlevel import checkpoint
+from anyio import move_on_after, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -32,19 +31,22 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from railbus.schemas.errors import ArgumentError, NotTraced, ParamError
-from railbus.schemas.events import Event, Gap
+from railbus.schemas.events import Committed, Event, Gap
 from railbus.schemas.frames import Code
 
-from .audience import Audience
+from .audience import Audience, check_since
 from .bus import EventBus
 from .control import Control
 from .guard import Guard, Refused
 from .log import EventLog
 from .observer import Observer
 from .openapi import OPENAPI, Change, Stop
+from .past import Page
 from .plain import entry_json, event_json, run_json
 from .query import Query
 from .quota import Quota
+from .recording import Recording
+from .shelf import RecordedLog
 from .station import Station
 from .tokens import Token, Tokens
 
@@ -53,7 +55,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-BREATHE = 32  # events that are turned into JSON before others on the event loop get a turn
 HEARTBEAT = 15.0  # seconds between two comments in a quiet stream
 
 
@@ -138,26 +139,14 @@ class Service:
     async def events(self, request: Request) -> Response:
         """What the ring holds of a run, from `since` on."""
         query, log = Query(request, "since", "hook", "every", "limit"), self._log(request)
-        since = query.number("since", 0)
+        since, every = query.number("since", 0), query.number("every", 1, 1)
         limit = query.number("limit", 100, 1, 1000)
-        entries = {entry.event.seq: entry for entry in log.entries()}
-        observer = self._watch(log, since, query)
-        gap, shown, following = None, list[Any](), since
         try:
-            while len(shown) < limit and observer.ready:
-                item = next(observer)
-                if isinstance(item, Gap):
-                    gap, following = _gap(item), item.last + 1
-                    continue
-                following = item.seq + 1
-                entry = entries.get(item.seq)
-                shown.append(event_json(item) if entry is None else entry_json(entry))
-                if len(shown) % BREATHE == 0:
-                    await checkpoint()
-        finally:
-            self.audience.leave(observer)
-        body = {"run_id": log.run_id, "events": shown, "gap": gap, "next": following}
-        return _json(body)
+            check_since(log, since)
+            page = Page(log.run_id, since, query.hooks, every, limit)
+        except ArgumentError as error:
+            raise Refused(400, Code.BAD_REQUEST, str(error)) from error
+        return _json(await to_thread.run_sync(_filled, page, log))
 
     async def stream(self, request: Request) -> Response:
         """A run's events as they are committed, for who has only curl."""
@@ -218,6 +207,9 @@ class Service:
     def _control(self, log: EventLog) -> Control:
         control = log.control
         if control is None:
+            if isinstance(log, RecordedLog):
+                message = f"run {log.run_id} is shown from its recording; ask where it trains"
+                raise Refused(409, Code.READ_ONLY, message)
             state = "has ended" if log.ended else "has not begun"
             raise Refused(409, Code.NOT_UNDER_WAY, f"run {log.run_id} {state}")
         return control
@@ -240,6 +232,19 @@ class Service:
             yield _sent("bye", None, {"code": code})
         finally:
             self.audience.leave(observer)
+
+
+def _filled(page: Page, log: EventLog) -> dict[str, Any]:
+    """A page of a run's events as JSON has it, out of its recording and its ring."""
+    if log.recording is not None and log.about is not None and not log.holds(page.following):
+        page.read(Recording(log.recording, log.about.incarnation))
+    if not page.closed:
+        log.join(page, page.following)
+        page.close()
+    gaps = [_gap(item) for item in page.items if isinstance(item, Gap)]
+    shown = [entry_json(item) for item in page.items if isinstance(item, Committed)]
+    gap = gaps[0] if gaps else None
+    return {"run_id": log.run_id, "events": shown, "gap": gap, "next": page.following}
 
 
 def _sent(event: str, number: int | None, data: Any) -> bytes:

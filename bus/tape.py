@@ -59,6 +59,8 @@ class Tape:
         Raises:
             OSError, RecordingError: the file cannot take it; nothing more should be written.
         """
+        if isinstance(item, Committed) and self._due():
+            self.seal()
         writer = self._writer or self._begin()
         if not writer.pending:
             self._since = time.monotonic()
@@ -74,9 +76,6 @@ class Tape:
             writer.flush()
         else:
             self.idle()
-        aged = time.monotonic() - self._opened > self._rotate_seconds
-        if aged or writer.size > self._rotate_bytes:
-            self.seal()
 
     def idle(self) -> None:
         """Called now and then: what has waited for long enough goes into the file."""
@@ -103,6 +102,11 @@ class Tape:
     def open(self, path: Path) -> IO[bytes]:
         """A new file."""
         return path.open("xb")
+
+    def _due(self) -> bool:
+        """Whether the next file begins; only now, so that a run under way always holds a lock."""
+        aged = time.monotonic() - self._opened > self._rotate_seconds
+        return self._writer is not None and (aged or self._writer.size > self._rotate_bytes)
 
     def _begin(self) -> SegmentWriter:
         path = self._folder / segment_name(self._about.incarnation, self._next)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from railbus.bus.folder import held
 from railbus.bus.reader import Segment
 from railbus.bus.recording import Entry, Recording
 from railbus.schemas.errors import RecordingError
@@ -51,11 +50,6 @@ def run_at(path: Path) -> Path:
     names = ", ".join(f"'{one}'" for one in runs[:SHOWN])
     more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
     raise RecordingError(f"'{path}' holds {len(runs)} runs, name one: {names}{more}")
-
-
-def being_written(recording: Recording) -> bool:
-    """Whether a writer is at work on it."""
-    return held(recording.files[-1])
 
 
 def was_closed(recording: Recording) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from railbus.bus.about import About
 from railbus.bus.log import EventLog
@@ -24,10 +25,12 @@ class Follower(Callback):
 
     Attributes:
         tallies: what each callback of the run has cost, by name; there in `over`.
+        path: the directory of a recording that it writes; None for another follower.
     """
 
     observes = True
     lag = 4096
+    path: Path | None = None
     tallies: Mapping[str, Tally] = {}
 
     def set_up(self, about: About) -> None:
@@ -66,6 +69,7 @@ class FollowerWatcher(Watcher):
         """Follow the run from its first event."""
         if log.about is not None:
             self._follower.set_up(log.about)
+            log.recording = log.recording or self._follower.path
         super().start(log, request_stop)
 
     def _listener(self) -> Tap:

@@ -3,10 +3,11 @@
 import datetime as dt
 from collections.abc import Iterator
 
+from railbus.bus.folder import being_written
 from railbus.bus.recording import Recording
 from railbus.schemas.lifecycle import Plan
 
-from .finding import being_written, was_closed
+from .finding import was_closed
 from .plot import plot
 from .readings import short, some
 from .survey import MOST, EpochSurvey, Survey, table
@@ -45,7 +46,7 @@ def _ending(survey: Survey) -> str:
         where = f"after {survey.curve.count} steps of evaluation"
     ended = survey.ended
     if ended is None:
-        at_work = being_written(survey.recording)
+        at_work = being_written(survey.recording.files[-1])
         return f"{'still running' if at_work else 'broken off'}, {where}"
     status, by, reason = (ended.get(key) for key in ("status", "stop_by", "stop_reason"))
     who = f" by {by}" if by else ""

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from railbus.bus import Recording
+from railbus.bus.folder import being_written
 from railbus.bus.tape import Tape
 from railbus.schemas.codec import pack
 from railbus.schemas.hooks import Hook
 from railbus.subscribers import cli
 from railbus.subscribers.cli import main
-from railbus.subscribers.finding import being_written
 
 from .recorded import committed, record, repeat
 from .scripted import DATA, make_trainer
@@ -181,7 +181,7 @@ def test_events_of_a_run_under_way_are_followed_as_they_are_written(run, tmp_pat
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
-        written = being_written(Recording(tmp_path))
+        written = being_written(Recording(tmp_path).files[-1])
         for entry in entries[1:]:
             tape.write(entry)
         tape.seal()
