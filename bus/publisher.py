@@ -195,9 +195,9 @@ class Publisher:
             if sequencer.failure is not None:
                 raise self._failure(event)
             decision = sequencer.commit()
-            for _, patch in sequencer.adopted:
-                self.ledger.adopt(patch)
             if decision.patches:
+                for _, patch in sequencer.adopted:
+                    self.ledger.adopt(patch)
                 self.ledger.commit()
             self._log.append(Committed(event, decision, sequencer.spoken, step, epoch))
             try:
